@@ -1,0 +1,70 @@
+"""The one place where Flower's Messages meet NumPyClients.
+
+Flower's message strategies send records; a NumPyClient takes and returns lists of
+arrays. An error becomes a reply that says what went wrong, in the client's own words.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from logging import ERROR
+from typing import cast
+
+from flwr.app import ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app.typing import MetricRecordValues
+from flwr.client import NumPyClient
+from flwr.common import NDArrays, Scalar
+from flwr.common.constant import ErrorCode
+from flwr.common.logger import log
+
+Handler = Callable[[Message, Context], Message]
+
+
+def fit(
+    client: NumPyClient,
+    message: Message,
+    name_arrays: Callable[[NDArrays], ArrayRecord],
+) -> Message:
+    """Return the reply of ``client.fit``; ``name_arrays`` restores the array names."""
+    arrays, n, metrics = client.fit(*_question(message))
+    content = RecordDict(
+        {
+            "arrays": name_arrays(arrays),
+            "metrics": _metrics({"num-examples": n, **metrics}),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+def evaluate(client: NumPyClient, message: Message) -> Message:
+    """Return the reply of ``client.evaluate``."""
+    loss, n, metrics = client.evaluate(*_question(message))
+    record = _metrics({"num-examples": n, "loss": loss, **metrics})
+    return Message(RecordDict({"metrics": record}), reply_to=message)
+
+
+def reply_with_errors(handler: Handler) -> Handler:
+    """Return the handler, with what it raises turned into an error reply."""
+
+    @functools.wraps(handler)
+    def handle(message: Message, context: Context) -> Message:
+        try:
+            return handler(message, context)
+        except Exception as error:
+            log(ERROR, "%s failed", message.metadata.message_type, exc_info=error)
+            reason = str(error) or repr(error)
+            code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            return Message(Error(code=code, reason=reason), reply_to=message)
+
+    return handle
+
+
+def _question(message: Message) -> tuple[NDArrays, dict[str, Scalar]]:
+    arrays = message.content.array_records["arrays"].to_numpy_ndarrays()
+    config = message.content.config_records["config"]
+    return arrays, cast(dict[str, Scalar], dict(config.items()))
+
+
+def _metrics(values: dict[str, Scalar]) -> MetricRecord:
+    return MetricRecord(cast(dict[str, MetricRecordValues], values))

@@ -1,0 +1,62 @@
+"""The client of the closed-form methods: features in, statistics out."""
+
+from __future__ import annotations
+
+import torch
+from flwr.client import NumPyClient
+from flwr.common import NDArrays, Scalar
+
+from clients.local_data import LocalData
+from fed3r_app.core import FeatureMap, FeatureMoments, predict
+from fed3r_app.wire import StatisticsBuilder, unpack_classifier
+
+# The softmax that the reported loss is of; the paper's temperature for ridge scores.
+_TEMPERATURE = 0.1
+
+
+class StatisticsClient(NumPyClient):
+    """Makes the statistics of a client's images and evaluates classifiers on them.
+
+    Parameters
+    ----------
+    data : LocalData
+        The client's images.
+    feature_map : FeatureMap
+        From backbone features to the features whose statistics are taken.
+    form, dtype : str
+        ``upload`` and ``upload-dtype``.
+    """
+
+    def __init__(
+        self, data: LocalData, feature_map: FeatureMap, form: str, dtype: str
+    ) -> None:
+        self._data = data
+        self._map = feature_map
+        self._form = form
+        self._dtype = dtype
+
+    def fit(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        """Return the arrays of the statistics record, n and no further metrics."""
+        builder = StatisticsBuilder(self._data.num_classes, self._form)
+        for Z, y in self._data.chunks(self._map):
+            builder.add(Z, y)
+        return list(builder.arrays(self._dtype)), len(self._data), {}
+
+    def evaluate(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[float, int, dict[str, Scalar]]:
+        """Return mean cross-entropy, n and the number of correct predictions."""
+        W, present = unpack_classifier(parameters)
+        correct, loss = 0, 0.0
+        for Z, y in self._data.chunks(self._map):
+            correct += int((predict(Z, W, present) == y).sum())
+            logits = Z @ W / _TEMPERATURE
+            loss += float(torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
+        return loss / max(len(self._data), 1), len(self._data), {"correct": correct}
+
+    def moments(self) -> FeatureMoments:
+        """Return the sums from which the server chooses a kernel width."""
+        parts = [FeatureMoments.of(Z) for Z, _ in self._data.chunks(self._map)]
+        return sum(parts[1:], start=parts[0])

@@ -1,0 +1,1 @@
+"""Fed3R on Flower: closed-form federated image classification."""

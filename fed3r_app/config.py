@@ -1,0 +1,178 @@
+"""The run config: every key read, typed and validated once.
+
+The only module that reads ``run_config``. The keys, their defaults and a comment each
+stand in ``pyproject.toml``, because Flower only overrides keys that are there.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal, get_type_hints
+
+from fed3r_app.data import DATASETS
+from fed3r_app.wire import DTYPES, FORMS
+
+Value = str | int | float | bool
+Reader = Callable[[str, Value], Value]
+
+WITHOUT_REPLACEMENT, WITH_REPLACEMENT = "without-replacement", "with-replacement"
+
+
+def _text(key: str, value: Value) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f'{key} must be a string such as "x", got {value!r}.')
+    return value
+
+
+def _flag(key: str, value: Value) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} must be true or false, got {value!r}.")
+    return value
+
+
+def _one_of(*choices: str) -> Reader:
+    def read(key: str, value: Value) -> Value:
+        if value not in choices:
+            raise ValueError(
+                f"{key} must be one of {', '.join(choices)}, got {value!r}."
+            )
+        return value
+
+    return read
+
+
+def _at_least(least: int) -> Reader:
+    def read(key: str, value: Value) -> int:
+        if type(value) is not int or value < least:
+            raise ValueError(f"{key} must be a whole number >= {least}, got {value!r}.")
+        return value
+
+    return read
+
+
+def _positive(key: str, value: Value, rule: str = "a number > 0") -> float:
+    if type(value) in (int, float) and 0 < float(value) < math.inf:
+        return float(value)
+    raise ValueError(f"{key} must be {rule}, got {value!r}.")
+
+
+def _auto_or_positive(key: str, value: Value) -> Value:
+    return value if value == "auto" else _positive(key, value, "'auto' or a number > 0")
+
+
+Text = Annotated[str, _text]
+Flag = Annotated[bool, _flag]
+Count = Annotated[int, _at_least(0)]
+Positive = Annotated[float, _positive]
+AutoOrPositive = Annotated[float | Literal["auto"], _auto_or_positive]
+
+
+@dataclass(frozen=True)
+class Config:
+    """The settings of a run; each field is the run-config key with ``_`` for ``-``."""
+
+    dataset: Annotated[str, _one_of(*DATASETS)]
+    data_path: Text
+    partition: Annotated[str, _one_of("iid", "dirichlet", "by-class", "natural")]
+    alpha: Positive
+
+    backbone: Text
+    weights: Text
+    image_size: Count
+    extract_dtype: Annotated[str, _one_of("float32", "bfloat16")]
+
+    method: Annotated[str, _one_of("fed3r", "fed3r-rf", "fedncm")]
+    ridge_lambda: AutoOrPositive
+    normalize_classes: Flag
+    fit_intercept: Flag
+    rf_dim: Annotated[int, _at_least(1)]
+    rf_sigma: AutoOrPositive
+
+    clients_per_round: Count
+    sampling: Annotated[str, _one_of(WITHOUT_REPLACEMENT, WITH_REPLACEMENT)]
+    statistics_rounds: Count
+    max_retries: Count
+    min_clients: Count
+    wait_for: Count
+    round_timeout: Positive
+    eval_every: Count
+    client_evaluation: Flag
+
+    upload: Annotated[str, _one_of(*FORMS)]
+    upload_dtype: Annotated[str, _one_of(*DTYPES)]
+
+    seed: Count
+    device: Text
+    output_dir: Text
+    run_name: Text
+    resume: Flag
+
+    @classmethod
+    def from_run_config(cls, run_config: Mapping[str, Value]) -> Config:
+        """Return the settings in a run config, or raise ValueError with a sentence."""
+        readers = _readers()
+        for key in run_config:
+            if key not in readers:
+                raise ValueError(_unknown(key, tuple(readers)))
+        for key in readers:
+            if key not in run_config:
+                raise ValueError(f"Run-config key {key!r} is missing.")
+        values: dict[str, Any] = {
+            _snake(key): read(key, run_config[key]) for key, read in readers.items()
+        }
+        config = cls(**values)
+        config._check_together()
+        return config
+
+    def to_run_config(self) -> dict[str, Value]:
+        """Return the run config that these settings are read from."""
+        return {_kebab(name): value for name, value in asdict(self).items()}
+
+    def _check_together(self) -> None:
+        """Refuse settings that contradict each other."""
+        if self.upload_dtype == "float16" and self.upload != "factor":
+            raise ValueError(
+                "upload-dtype = 'float16' must go with upload = 'factor', got "
+                f"{self.upload!r}: the entries of A pass the largest float16."
+            )
+        if self.fit_intercept and self.method == "fedncm":
+            raise ValueError(
+                "fit-intercept must be false with method = 'fedncm', got true: class "
+                "means have no intercept."
+            )
+        if self.sampling == WITHOUT_REPLACEMENT and self.statistics_rounds:
+            raise ValueError(
+                f"statistics-rounds must be 0 with sampling = {WITHOUT_REPLACEMENT!r}, "
+                f"got {self.statistics_rounds}: there are ceil(clients / "
+                "clients-per-round) rounds."
+            )
+        if self.sampling == WITH_REPLACEMENT and not self.clients_per_round:
+            raise ValueError(
+                f"clients-per-round must be >= 1 with sampling = {WITH_REPLACEMENT!r}, "
+                "got 0 (all)."
+            )
+        if self.resume and not self.run_name:
+            raise ValueError("run-name must name the run to resume, got ''.")
+
+
+def _readers() -> dict[str, Reader]:
+    """Return the reader of each key, from the annotation of its field."""
+    hints = get_type_hints(Config, include_extras=True)
+    return {_kebab(name): hint.__metadata__[0] for name, hint in hints.items()}
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _snake(key: str) -> str:
+    return key.replace("-", "_")
+
+
+def _unknown(key: str, known: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else "See the table in README.md."
+    return f"Run-config key {key!r} is not known. {hint}"

@@ -1,0 +1,43 @@
+"""The mathematics of Fed3R: statistics that add up, and what is solved from them.
+
+Pure functions and values on float64 torch tensors, on any device; no Flower, no
+files, no logging. The symbols are the paper's:
+
+======  =========  ==========================================================
+symbol  shape      meaning
+======  =========  ==========================================================
+Z       (n, d)     features of n images
+y, Y    (n,)       labels, and their one-hot matrix (n, C), which is never built
+A       (d, d)     Z'Z
+b       (d, C)     Z'Y
+R, S    (r, d)     a thin factor: A = R'R and b = R'S, S of shape (r, C_k)
+W       (d, C)     classifier; the prediction for z is the argmax of z'W
+lam     scalar     ridge penalty
+D       scalar     number of random features, where they replace the d
+======  =========  ==========================================================
+"""
+
+from fed3r_app.core.classifier import count_correct, predict
+from fed3r_app.core.factors import FactorBuilder, StatisticsFactor
+from fed3r_app.core.feature_map import FeatureMap
+from fed3r_app.core.gcv import select_lambda
+from fed3r_app.core.moments import FeatureMoments
+from fed3r_app.core.random_features import RandomFeatures
+from fed3r_app.core.ridge import class_means, solve_ridge
+from fed3r_app.core.running_sum import RunningSum
+from fed3r_app.core.statistics import RidgeStatistics
+
+__all__ = [
+    "FactorBuilder",
+    "FeatureMap",
+    "FeatureMoments",
+    "RandomFeatures",
+    "RidgeStatistics",
+    "RunningSum",
+    "StatisticsFactor",
+    "class_means",
+    "count_correct",
+    "predict",
+    "select_lambda",
+    "solve_ridge",
+]

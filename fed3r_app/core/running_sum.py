@@ -1,0 +1,82 @@
+"""A running sum of statistics that folds many small contributions quickly."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fed3r_app.core.factors import StatisticsFactor
+from fed3r_app.core.statistics import (
+    RidgeStatistics,
+    check_same_space,
+    mirror_upper,
+)
+
+
+class RunningSum:
+    """The sum of all contributions added so far.
+
+    A factor of rank r is not turned into a d x d matrix: its rows wait until enough
+    have come together, then one product adds them all, sum R_k'R_k = [R_1; R_2; …]'
+    [R_1; R_2; …]. Memory stays at A, b and the waiting rows.
+
+    Parameters
+    ----------
+    start : RidgeStatistics
+        What has been counted before; it is copied, and it fixes d, C and the device.
+    """
+
+    def __init__(self, start: RidgeStatistics) -> None:
+        self._A = start.A.clone()
+        # Kept as C x d: a contribution adds whole, contiguous rows to it.
+        self._b_transposed = start.b.T.clone(memory_format=torch.contiguous_format)
+        self._counts = start.counts.clone()
+        self._waiting: list[Tensor] = []
+        self._waiting_rows = 0
+        self._max_rows = max(start.d, 256)
+
+    @property
+    def n(self) -> int:
+        """Number of samples counted so far."""
+        return int(self._counts.sum())
+
+    def add(self, contribution: StatisticsFactor | RidgeStatistics) -> None:
+        """Add one contribution."""
+        check_same_space(
+            (self._A.shape[0], len(self._counts)),
+            (contribution.d, contribution.num_classes),
+        )
+        if isinstance(contribution, StatisticsFactor):
+            self._add_factor(contribution)
+        else:
+            device = self._A.device
+            self._A += contribution.A.to(device)
+            self._b_transposed += contribution.b.T.to(device)
+            self._counts += contribution.counts.to(device)
+
+    def value(self) -> RidgeStatistics:
+        """Return the sum as a value of its own."""
+        self._fold_waiting()
+        # Clones, even where a transpose of one row is contiguous as it is.
+        return RidgeStatistics(
+            A=mirror_upper(self._A.clone()),
+            b=self._b_transposed.T.clone(memory_format=torch.contiguous_format),
+            counts=self._counts.clone(),
+        )
+
+    def _add_factor(self, factor: StatisticsFactor) -> None:
+        device = self._A.device
+        R, S = factor.R.to(device), factor.S.to(device)
+        classes = factor.classes.to(device)
+        self._b_transposed.index_add_(0, classes, S.T @ R)
+        self._counts.index_add_(0, classes, factor.counts.to(device))
+        self._waiting.append(R)
+        self._waiting_rows += len(R)
+        if self._waiting_rows >= self._max_rows:
+            self._fold_waiting()
+
+    def _fold_waiting(self) -> None:
+        if self._waiting:
+            R = torch.cat(self._waiting)
+            self._A.addmm_(R.T, R)
+            self._waiting, self._waiting_rows = [], 0

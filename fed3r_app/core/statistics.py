@@ -1,0 +1,156 @@
+"""Ridge statistics as values: they add up to those of the union of the data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class RidgeStatistics:
+    """The sums from which the ridge classifier is solved.
+
+    Sums don't care how the samples were split: adding the statistics of two data
+    sets gives those of their union, subtracting takes one away again.
+
+    Parameters
+    ----------
+    A : Tensor of shape (d, d), float64
+        Z'Z.
+    b : Tensor of shape (d, C), float64
+        Z'Y; column c is the sum of the features of class c.
+    counts : Tensor of shape (C,), int64
+        Samples of each class.
+    """
+
+    A: Tensor
+    b: Tensor
+    counts: Tensor
+
+    def __post_init__(self) -> None:
+        d, num_classes = self.b.shape
+        if self.A.shape != (d, d) or self.counts.shape != (num_classes,):
+            raise ValueError(
+                "A, b and counts must have shapes (d, d), (d, C) and (C,), got "
+                f"{tuple(self.A.shape)}, {tuple(self.b.shape)} and "
+                f"{tuple(self.counts.shape)}."
+            )
+        dtypes = (self.A.dtype, self.b.dtype, self.counts.dtype)
+        if dtypes != (torch.float64, torch.float64, torch.int64):
+            raise TypeError(
+                f"A, b and counts must be float64, float64 and int64, got {dtypes}."
+            )
+
+    @classmethod
+    def zeros(
+        cls, d: int, num_classes: int, device: torch.device | str = "cpu"
+    ) -> RidgeStatistics:
+        """Return the statistics of no data, the neutral element of ``+``."""
+        return cls(
+            A=torch.zeros(d, d, dtype=torch.float64, device=device),
+            b=torch.zeros(d, num_classes, dtype=torch.float64, device=device),
+            counts=torch.zeros(num_classes, dtype=torch.int64, device=device),
+        )
+
+    @classmethod
+    def of(cls, Z: Tensor, y: Tensor, num_classes: int) -> RidgeStatistics:
+        """Return the statistics of features Z (n, d) with labels y (n,)."""
+        check_samples(Z, y, num_classes)
+        Z = Z.to(torch.float64)
+        b_transposed = Z.new_zeros(num_classes, Z.shape[1])
+        # Row c of b' is the sum of the rows of Z with label c: an indexed addition.
+        b_transposed.index_add_(0, y, Z)
+        return cls(
+            A=mirror_upper(Z.T @ Z),
+            b=b_transposed.T.contiguous(),
+            counts=torch.bincount(y, minlength=num_classes),
+        )
+
+    @property
+    def d(self) -> int:
+        """Number of features."""
+        return self.b.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C, present or not."""
+        return self.b.shape[1]
+
+    @property
+    def n(self) -> int:
+        """Number of samples."""
+        return int(self.counts.sum())
+
+    def __add__(self, other: RidgeStatistics) -> RidgeStatistics:
+        """Return the statistics of the union of the two data sets."""
+        self._check_same_space(other)
+        return RidgeStatistics(
+            self.A + other.A, self.b + other.b, self.counts + other.counts
+        )
+
+    def __sub__(self, other: RidgeStatistics) -> RidgeStatistics:
+        """Return the statistics without the samples of ``other``."""
+        self._check_same_space(other)
+        counts = self.counts - other.counts
+        if bool((counts < 0).any()):
+            c = int(counts.argmin())
+            raise ValueError(
+                "Statistics to subtract must be part of the total; class "
+                f"{c} has {int(self.counts[c])} samples, got {int(other.counts[c])} "
+                "to remove."
+            )
+        # A class without samples left has sums of zero, not of rounding errors.
+        b = (self.b - other.b).masked_fill(counts == 0, 0.0)
+        return RidgeStatistics(self.A - other.A, b, counts)
+
+    def to(self, device: torch.device | str) -> RidgeStatistics:
+        """Return the same statistics on ``device``."""
+        return RidgeStatistics(
+            self.A.to(device), self.b.to(device), self.counts.to(device)
+        )
+
+    def _check_same_space(self, other: RidgeStatistics) -> None:
+        check_same_space(self.b.shape, other.b.shape)
+
+
+def mirror_upper(A: Tensor) -> Tensor:
+    """Return A (d, d), overwritten, with its upper triangle mirrored below.
+
+    A product Z'Z is symmetric only to rounding: BLAS may add up (i, j) and (j, i) in
+    different orders.
+    """
+    above = A.triu(1)
+    return A.triu_().add_(above.T)
+
+
+def check_same_space(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    """Raise unless the two (d, C) agree."""
+    if tuple(one) != tuple(other):
+        raise ValueError(
+            f"Statistics to add must agree on (d, C); got {tuple(one)} and "
+            f"{tuple(other)}. Do all clients use the same backbone and labels?"
+        )
+
+
+def check_samples(Z: Tensor, y: Tensor, num_classes: int) -> None:
+    """Raise unless Z (n, d) is finite and y (n,) holds labels below num_classes."""
+    if Z.ndim != 2 or y.shape != (Z.shape[0],):
+        raise ValueError(
+            f"Features and labels must have shapes (n, d) and (n,), got "
+            f"{tuple(Z.shape)} and {tuple(y.shape)}."
+        )
+    if y.dtype != torch.int64:
+        raise TypeError(f"Labels must be int64, got {y.dtype}.")
+    if len(y) and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
+        raise ValueError(
+            f"Labels must lie in [0, {num_classes}), got {int(y.min())} to "
+            f"{int(y.max())}."
+        )
+    if not bool(torch.isfinite(Z).all()):
+        rows = (~torch.isfinite(Z)).any(dim=1)
+        raise ValueError(
+            f"Features must be finite, got NaN or infinity in {int(rows.sum())} of "
+            f"{len(Z)} rows. Is an image or a weight damaged?"
+        )

@@ -1,0 +1,88 @@
+"""What Fed3R costs by the paper's formulas, whatever really travelled.
+
+A value is 4 bytes (FP32) and a multiply-add one FLOP. With random features, their
+number D stands for d.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+BYTES_PER_VALUE = 4
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+# Of batch norm, for each value: what the paper's 332.9 MFLOPs for MobileNetV2 contain.
+_FLOPS_PER_NORMALISED_VALUE = 5
+
+
+def statistics_upload_bytes(d: int, num_classes: int, num_clients: int = 1) -> int:
+    """Return the bytes that clients send as dense matrices: A (d, d) and b (d, C).
+
+    Each client sends d^2 + dC values, once.
+    """
+    return BYTES_PER_VALUE * num_clients * (d * d + d * num_classes)
+
+
+def class_means_upload_bytes(d: int, num_classes: int, num_clients: int = 1) -> int:
+    """Return the bytes of the sums that FedNCM alone would need: b (d, C)."""
+    return BYTES_PER_VALUE * num_clients * d * num_classes
+
+
+def statistics_flops(
+    num_samples: float, d: int, num_classes: int, forward_flops: float
+) -> float:
+    """Return the FLOPs of a client's statistics: n (F_phi + d(d+1)/2 + dC).
+
+    Parameters
+    ----------
+    num_samples : float
+        n. All samples counted so far divided by the number of clients, counted or
+        not, gives the average per client at that moment.
+    d, num_classes : int
+        Number of features and of classes.
+    forward_flops : float
+        F_phi, of one image through the backbone.
+    """
+    return num_samples * (forward_flops + d * (d + 1) / 2 + d * num_classes)
+
+
+def count_forward_flops(module: nn.Module, image_size: int, channels: int = 3) -> int:
+    """Return F_phi, the FLOPs of one image through a network, as the paper counts.
+
+    Multiply-adds of convolutions and matrix products, and 5 for each value that goes
+    through a batch norm: 332.9 million for MobileNetV2 at 224 px.
+
+    Parameters
+    ----------
+    module : nn.Module
+        In eval mode, batch norm not folded into the convolutions.
+    image_size : int
+        Side of the square image.
+    channels : int
+        Channels of the image.
+    """
+    normalised = 0
+
+    def count_values(norm: nn.Module, inputs: object, output: Tensor) -> None:
+        nonlocal normalised
+        normalised += output.numel()
+
+    norms = [part for part in module.modules() if isinstance(part, _BATCH_NORMS)]
+    hooks = [norm.register_forward_hook(count_values) for norm in norms]
+    try:
+        with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+            module(_blank_image(module, image_size, channels))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    # torch counts a multiply-add as two.
+    multiply_adds: int = counter.get_total_flops() // 2
+    return multiply_adds + _FLOPS_PER_NORMALISED_VALUE * normalised
+
+
+def _blank_image(module: nn.Module, image_size: int, channels: int) -> Tensor:
+    """Return an image (1, channels, s, s) where the module's parameters are."""
+    parameter = next(module.parameters(), None)
+    image = torch.zeros(1, channels, image_size, image_size)
+    return image if parameter is None else image.to(parameter.device, parameter.dtype)

@@ -1,0 +1,152 @@
+"""CIFAR-10 and CIFAR-100, from the files that torchvision downloads.
+
+Layout: `data-path/cifar-10-batches-py/{data_batch_1 … data_batch_5, test_batch,
+batches.meta}` or `data-path/cifar-100-python/{train, test, meta}`. Files that are
+there are read as they are; missing ones are downloaded where there is a network.
+"""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fed3r_app.data.data_path import named_folder
+from fed3r_app.data.images import ArrayImages, DataSet
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where a CIFAR set keeps what."""
+
+    folder: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    meta: str
+    label_key: str
+    names_key: str
+    torchvision_name: str
+
+    def missing(self, root: Path) -> list[str]:
+        """Return the files that are not below root."""
+        files = (*self.train, *self.test, self.meta)
+        return [file for file in files if not (root / self.folder / file).is_file()]
+
+
+_LAYOUTS = {
+    "cifar10": _Layout(
+        folder="cifar-10-batches-py",
+        train=tuple(f"data_batch_{number}" for number in range(1, 6)),
+        test=("test_batch",),
+        meta="batches.meta",
+        label_key="labels",
+        names_key="label_names",
+        torchvision_name="CIFAR10",
+    ),
+    "cifar100": _Layout(
+        folder="cifar-100-python",
+        train=("train",),
+        test=("test",),
+        meta="meta",
+        label_key="fine_labels",
+        names_key="fine_label_names",
+        torchvision_name="CIFAR100",
+    ),
+}
+
+# All that the pickles of CIFAR need. A pickle can otherwise run any code.
+_ALLOWED = {
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),
+}
+
+
+def load_cifar(name: str, data_path: str) -> DataSet:
+    """Return cifar10 or cifar100 from data-path, downloaded if it is not there."""
+    layout = _LAYOUTS[name]
+    root = named_folder(name, data_path)
+    if layout.missing(root):
+        _download(name, layout, root)
+    folder = root / layout.folder
+    meta = _read_pickle(folder / layout.meta, layout.names_key)
+    class_names = tuple(str(class_name) for class_name in meta[layout.names_key])
+    return DataSet(
+        name=name,
+        class_names=class_names,
+        train=_read_images(folder, layout.train, layout.label_key, len(class_names)),
+        test=_read_images(folder, layout.test, layout.label_key, len(class_names)),
+    )
+
+
+def _download(name: str, layout: _Layout, root: Path) -> None:
+    """Let torchvision download and unpack the files below root."""
+    missing = ", ".join(layout.missing(root))
+    from torchvision import datasets
+
+    source = getattr(datasets, layout.torchvision_name)
+    try:
+        source(str(root), download=True)
+    except (OSError, RuntimeError, EOFError) as error:  # URLError is an OSError
+        raise FileNotFoundError(
+            f"data-path must hold the files of {name}, got {root} without {missing} "
+            f"in {layout.folder}, and the download failed ({error}). "
+            f"Unpack {source.filename} from {source.url} there."
+        ) from error
+
+
+def _read_images(
+    folder: Path, files: Sequence[str], label_key: str, num_classes: int
+) -> ArrayImages:
+    """Return the images of some batch files, one after the other."""
+    pixels, labels = [], []
+    for file in files:
+        batch = _read_pickle(folder / file, "data", label_key)
+        data, classes = np.asarray(batch["data"]), np.asarray(batch[label_key])
+        if data.dtype != np.uint8 or data.shape != (len(classes), 3 * 32 * 32):
+            raise ValueError(
+                f"{folder / file} must hold uint8 data of shape "
+                f"({len(classes)}, 3072), got {data.dtype} of shape {data.shape}."
+            )
+        if not np.isin(classes, np.arange(num_classes)).all():
+            raise ValueError(
+                f"{folder / file} must have {label_key} from 0 to {num_classes - 1}, "
+                f"got {classes.min()} to {classes.max()}."
+            )
+        pixels.append(data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+        labels.append(classes)
+    return ArrayImages(np.concatenate(pixels), np.concatenate(labels))
+
+
+def _read_pickle(path: Path, *keys: str) -> dict[str, Any]:
+    """Return the dictionary in a CIFAR file, which must have these keys."""
+    try:
+        with path.open("rb") as file:
+            content = _ArrayUnpickler(file, encoding="latin1").load()
+    except Exception as error:  # a damaged pickle can raise anything
+        raise ValueError(
+            f"{path} must be a file of the CIFAR archive for Python, got: {error}. "
+            "Remove it to have it downloaded again."
+        ) from error
+    found = content if isinstance(content, dict) else {}
+    absent = [key for key in keys if key not in found]
+    if absent:
+        raise ValueError(
+            f"{path} must have the keys {', '.join(keys)}; {', '.join(absent)} "
+            "not found. Is it a file of another data set?"
+        )
+    return found
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Unpickler that makes NumPy arrays and plain values, and nothing else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return an allowed global; the files still use NumPy's old module name."""
+        module = module.replace("numpy.core", "numpy._core")
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module, name)

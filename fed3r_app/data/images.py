@@ -1,0 +1,201 @@
+"""Labelled images that are read one at a time, and the data sets made of them."""
+
+import hashlib
+import io
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+
+# Whatever Pillow raises for a file that is not a whole, sane image.
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
+
+class ImageSet(ABC):
+    """Labelled images, read lazily.
+
+    Parameters
+    ----------
+    labels : array-like of shape (n,)
+        Class of each image. Kept as a read-only copy: sets are cached and shared.
+    num_images : int
+        Number of images that stand behind the labels.
+
+    Attributes
+    ----------
+    labels : NDArray of shape (n,), int64
+    identity : str
+        Hex digest that names exactly these images in this order. It is worked out
+        when first asked for.
+    """
+
+    labels: NDArray[np.int64]
+
+    def __init__(self, labels: ArrayLike, num_images: int) -> None:
+        self.labels = np.array(labels, dtype=np.int64)
+        self.labels.setflags(write=False)
+        if self.labels.shape != (num_images,):
+            raise ValueError(
+                f"labels must have one entry for each of the {num_images} images, "
+                f"got shape {self.labels.shape}."
+            )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @abstractmethod
+    def image(self, index: int) -> Image.Image:
+        """Return one image in RGB; nothing else is read."""
+
+    @cached_property
+    def identity(self) -> str:
+        """Hex digest that names exactly these images in this order."""
+        return self._digest()
+
+    @abstractmethod
+    def _digest(self) -> str:
+        """Return the digest behind `identity`."""
+
+
+class ArrayImages(ImageSet):
+    """Images held in memory as pixels, uint8 of shape (n, h, w, 3)."""
+
+    def __init__(self, pixels: NDArray[np.uint8], labels: ArrayLike) -> None:
+        super().__init__(labels, len(pixels))
+        if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[3] != 3:
+            raise ValueError(
+                "pixels must be uint8 of shape (n, h, w, 3), "
+                f"got {pixels.dtype} of shape {pixels.shape}."
+            )
+        self._pixels = np.ascontiguousarray(pixels)
+
+    def image(self, index: int) -> Image.Image:
+        """Return one image in RGB."""
+        return Image.fromarray(self._pixels[index])
+
+    def _digest(self) -> str:
+        digest = _new_digest(repr(self._pixels.shape))
+        digest.update(self._pixels.data)
+        return digest.hexdigest()
+
+
+class EncodedImages(ImageSet):
+    """Images held in memory as the bytes of image files (JPEG, PNG, …)."""
+
+    def __init__(self, files: Sequence[bytes], labels: ArrayLike) -> None:
+        super().__init__(labels, len(files))
+        self._files = files
+
+    def image(self, index: int) -> Image.Image:
+        """Return one image in RGB."""
+        return _decode(io.BytesIO(self._files[index]), f"image {index}")
+
+    def _digest(self) -> str:
+        # The lengths come first, so that no two lists of files run together.
+        digest = _new_digest(repr([len(file) for file in self._files]))
+        for file in self._files:
+            digest.update(file)
+        return digest.hexdigest()
+
+
+class FileImages(ImageSet):
+    """Images in files, one file each, opened when asked for.
+
+    Asking for `identity` looks up every file without opening it, so that is where
+    missing images are reported: before any work on the set, and only by those who
+    use it (a server that holds the test images needs no training image).
+
+    Parameters
+    ----------
+    root : Path
+        Folder that the paths start from.
+    paths : sequence of str
+        Path of each image, relative to root.
+    labels : array-like of shape (n,)
+        Class of each image.
+    """
+
+    def __init__(self, root: Path, paths: Sequence[str], labels: ArrayLike) -> None:
+        super().__init__(labels, len(paths))
+        self._root = root
+        self._paths = paths
+
+    def image(self, index: int) -> Image.Image:
+        """Return one image in RGB."""
+        path = self._root / self._paths[index]
+        try:
+            file = path.open("rb")
+        except OSError as error:
+            raise FileNotFoundError(
+                f"Image {path} cannot be opened: {error.strerror}. "
+                "Is data-path complete?"
+            ) from error
+        with file:
+            return _decode(file, str(path))
+
+    def _digest(self) -> str:
+        digest = _new_digest("files")
+        missing = []
+        for path in self._paths:
+            try:
+                status = os.stat(os.path.join(self._root, path))
+            except OSError:
+                missing.append(path)
+                continue
+            digest.update(os.fsencode(path))
+            digest.update(b"\0%d\0%d\0" % (status.st_size, status.st_mtime_ns))
+        if missing:
+            raise FileNotFoundError(
+                f"data-path must hold all {len(self)} images, got {self._root} "
+                f"without {len(missing)} of them; the first is {missing[0]}."
+            )
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, eq=False)  # compared and hashed as an object: a cheap cache key
+class DataSet:
+    """A classification problem, and its natural clients where it has them.
+
+    Attributes
+    ----------
+    name : str
+        Name in the run config (`dataset`).
+    class_names : tuple of str
+        Names of the C classes; labels index it.
+    train, test : ImageSet
+        test is None where there is none.
+    clients : tuple of NDArray of int64, or None
+        Sorted rows of train of each natural client; None without a natural split.
+    client_names : tuple of str, or None
+        Their names, in increasing order.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    train: ImageSet
+    test: ImageSet | None
+    clients: tuple[NDArray[np.int64], ...] | None = None
+    client_names: tuple[str, ...] | None = None
+
+
+def _new_digest(start: str) -> "hashlib.blake2b":
+    """Return a 128-bit digest that has taken in `start`."""
+    return hashlib.blake2b(start.encode(), digest_size=16)
+
+
+def _decode(file: BinaryIO, name: str) -> Image.Image:
+    """Return the image in an open file as RGB."""
+    try:
+        with Image.open(file) as image:
+            return image.convert("RGB")
+    except _UNREADABLE as error:
+        raise ValueError(
+            f"{name} must be a readable image, got: {error}. Is the file damaged?"
+        ) from error

@@ -1,0 +1,43 @@
+"""The data sets by name."""
+
+from collections.abc import Callable
+from functools import lru_cache
+
+from fed3r_app.data.cifar import load_cifar
+from fed3r_app.data.folders import load_imagefolder
+from fed3r_app.data.images import DataSet
+from fed3r_app.data.packaged import load_digits, load_grocery
+from fed3r_app.data.published import FEDERATION_NAMES, load_published
+
+# name, data-path -> data set
+_LOADERS: dict[str, Callable[[str, str], DataSet]] = {
+    "digits": lambda _name, _data_path: load_digits(),
+    "grocery": lambda _name, _data_path: load_grocery(),
+    "cifar10": load_cifar,
+    "cifar100": load_cifar,
+    "imagefolder": load_imagefolder,
+    **dict.fromkeys(FEDERATION_NAMES, load_published),
+}
+DATASETS = tuple(_LOADERS)
+
+
+def load_dataset(name: str, data_path: str) -> DataSet:
+    """Return a data set; the same object when asked again for the same arguments.
+
+    Parameters
+    ----------
+    name : str
+        `dataset` of the run config, one of DATASETS.
+    data_path : str
+        `data-path` of the run config; unused by digits and grocery.
+    """
+    if name not in _LOADERS:
+        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {name!r}.")
+    return _load_once(name, data_path)
+
+
+# The simulated clients of one process ask again and again.
+@lru_cache(maxsize=4)
+def _load_once(name: str, data_path: str) -> DataSet:
+    """Return a data set that is kept for the next call."""
+    return _LOADERS[name](name, data_path)

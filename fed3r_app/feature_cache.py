@@ -1,0 +1,141 @@
+"""Features on disk, one record an image, shared by all processes without locks.
+
+A record is d float32 values and the CRC-32 of their bytes, at row * (4 d + 4) of one
+sparse file. A row counts only if its checksum fits, so a torn write, a truncated file
+and two writers of the same row can do no worse than make a row absent. Plain reads and
+writes, not a memory map: a full disk is then an error, not the end of the process.
+"""
+
+import json
+import logging
+import os
+import tempfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LOG = logging.getLogger(__name__)
+_CHECKSUM_BYTES = 4
+
+
+class FeatureCache:
+    """The features of one data set under one backbone.
+
+    Parameters
+    ----------
+    folder : Path
+        Made when the first rows are written. It belongs to one key.
+    dim : int
+        Number of features d.
+    about : mapping
+        What the folder holds, for people; written beside the features.
+    """
+
+    def __init__(self, folder: Path, dim: int, about: Mapping[str, object]) -> None:
+        self._folder = folder
+        self._file = folder / "features.bin"
+        self._about = about
+        self._dim = dim
+        self._record = 4 * dim + _CHECKSUM_BYTES
+        self._writable = True
+
+    def read(
+        self, rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Return the features of some rows, and which of them were there.
+
+        Parameters
+        ----------
+        rows : NDArray of shape (m,), int64
+            Rows of the data set, in any order.
+
+        Returns
+        -------
+        NDArray of shape (m, d), float32
+            Zero where a row is absent.
+        NDArray of shape (m,), bool
+            Whether the row was there, whole.
+        """
+        features = np.zeros((len(rows), self._dim), dtype="<f4")
+        found = np.zeros(len(rows), dtype=bool)
+        damaged = 0
+        try:
+            with self._file.open("rb", buffering=0) as file:
+                for i, row in enumerate(rows):
+                    values, whole = self._read_row(file, int(row))
+                    if values is not None:
+                        features[i], found[i] = values, True
+                    damaged += not whole
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            _LOG.warning("The feature cache %s is not read: %s", self._file, error)
+        if damaged:
+            _LOG.warning(
+                "%d damaged rows of %s are extracted again.", damaged, self._file
+            )
+        return features, found
+
+    def write(self, rows: NDArray[np.int64], features: NDArray[np.float32]) -> None:
+        """Keep the features of some rows.
+
+        Where that fails, the reason is logged once and nothing more is written: a run
+        goes on without its cache.
+
+        Parameters
+        ----------
+        rows : NDArray of shape (m,), int64
+        features : NDArray of shape (m, d), float32
+        """
+        if not self._writable:
+            return
+        try:
+            self._prepare()
+            with self._file.open("r+b") as file:
+                for row, values in zip(rows, features, strict=True):
+                    data = values.astype("<f4").tobytes()
+                    file.seek(int(row) * self._record)
+                    file.write(data + _checksum(data))
+        except OSError as error:
+            self._writable = False
+            _LOG.warning(
+                "Features are not kept in %s (%s), so the next run extracts them "
+                "again. Is the disk full, or the folder read-only?",
+                self._folder,
+                error,
+            )
+
+    def _read_row(
+        self, file: BinaryIO, row: int
+    ) -> tuple[NDArray[np.float32] | None, bool]:
+        """Return a row's values or None, and whether it is free of damage."""
+        file.seek(row * self._record)
+        record = file.read(self._record)
+        data, checksum = record[:-_CHECKSUM_BYTES], record[-_CHECKSUM_BYTES:]
+        # A hole of the sparse file reads as zeros, the end of the file as nothing.
+        if not record or (len(record) == self._record and not any(checksum)):
+            return None, True
+        if len(record) < self._record or checksum != _checksum(data):
+            return None, False
+        return np.frombuffer(data, dtype="<f4"), True
+
+    def _prepare(self) -> None:
+        """Make the folder, the file and its description unless they are there."""
+        if self._file.exists():
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", dir=self._folder, suffix=".tmp", delete=False
+        ) as file:
+            json.dump(self._about, file, indent=2)
+        os.replace(file.name, self._folder / "about.json")
+        self._file.touch()
+
+
+def _checksum(data: bytes) -> bytes:
+    """Return the CRC-32 of a row, never zero: zero means that there is no row."""
+    return (zlib.crc32(data) or 1).to_bytes(_CHECKSUM_BYTES, "little")

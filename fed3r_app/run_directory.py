@@ -1,0 +1,277 @@
+"""The files of one run: where they lie, and how they are written and read.
+
+No torch here: `fed3r show` reads a run without loading it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import tempfile
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain, count
+from pathlib import Path
+from typing import BinaryIO, cast
+
+LATEST = "latest"
+OUTPUT_VARIABLE = "FED3R_OUTPUT_DIR"
+
+
+def output_directory(output_dir: str = "") -> Path:
+    """Return the absolute folder of all runs.
+
+    It is output-dir, else the environment variable FED3R_OUTPUT_DIR, else `results`
+    under the current directory.
+    """
+    chosen = output_dir or os.environ.get(OUTPUT_VARIABLE) or "results"
+    return Path(os.path.abspath(Path(chosen).expanduser()))
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """The directory of one run.
+
+    Parameters
+    ----------
+    path : Path
+        Absolute where it comes from `open`; not looked at before a file is wanted.
+    """
+
+    path: Path
+
+    @classmethod
+    def open(cls, output_dir: str, run_name: str, resume: bool) -> RunDirectory:
+        """Return the directory of a run, made where needed and linked as `latest`.
+
+        Parameters
+        ----------
+        output_dir : str
+            See `output_directory`.
+        run_name : str
+            Plain name of the folder; "" for a name made of the time.
+        resume : bool
+            Go on with a run that is there, instead of refusing to touch it.
+        """
+        _check_run_name(run_name, resume)
+        parent = output_directory(output_dir)
+        if run_name:
+            cls(parent / run_name)._check_content(resume)
+        try:
+            path = _make_folder(parent, run_name)
+            # A folder that was there before may still be closed to us.
+            tempfile.TemporaryFile(dir=path).close()
+        except OSError as error:
+            raise OSError(
+                f"output-dir must be a folder that can be written to, got {parent} "
+                f"({error.strerror})."
+            ) from error
+        _link_latest(path)
+        return cls(path)
+
+    @property
+    def config_path(self) -> Path:
+        """The run config as it was read."""
+        return self.path / "config.json"
+
+    @property
+    def metrics_path(self) -> Path:
+        """One JSON line a round."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary_path(self) -> Path:
+        """The outcome; it is there once the run is through."""
+        return self.path / "summary.json"
+
+    @property
+    def curves_path(self) -> Path:
+        """The picture of the metrics."""
+        return self.path / "curves.png"
+
+    @property
+    def model_path(self) -> Path:
+        """The classifier and what its features are made with."""
+        return self.path / "model.safetensors"
+
+    @property
+    def statistics_path(self) -> Path:
+        """The sums so far."""
+        return self.path / "statistics.safetensors"
+
+    def write_config(self, config: Mapping[str, object]) -> None:
+        """Write config.json."""
+        _write_json(self.config_path, config)
+
+    def write_summary(self, summary: Mapping[str, object]) -> None:
+        """Write summary.json."""
+        _write_json(self.summary_path, summary)
+
+    def read_summary(self) -> dict[str, object]:
+        """Return summary.json."""
+        try:
+            text = self.summary_path.read_text("utf-8", errors="replace")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise FileNotFoundError(
+                f"{self.path} must hold a finished run, got no "
+                f"{self.summary_path.name} there. {self._why_unfinished()}"
+            ) from error
+        summary = _parse_object(text)
+        if summary is None:
+            raise ValueError(
+                f"{self.summary_path} must be a JSON object, got something else. "
+                "Is the file damaged?"
+            )
+        return summary
+
+    def append_metrics(self, values: Mapping[str, object]) -> None:
+        """Add a line to metrics.jsonl; it is in the file when this returns."""
+        line = json.dumps(_plain(values), allow_nan=False) + "\n"
+        with self.metrics_path.open("ab+") as file:
+            _drop_torn_line(file)
+            file.write(line.encode())
+
+    def read_metrics(self) -> list[dict[str, object]]:
+        """Return the lines of metrics.jsonl, without a last one that was cut off."""
+        if not self.metrics_path.exists():
+            return []
+        lines = self.metrics_path.read_text("utf-8", errors="replace").splitlines()
+        parsed = [_parse_object(line) for line in lines]
+        if parsed and parsed[-1] is None:
+            parsed.pop()
+        if None in parsed:
+            raise ValueError(
+                f"{self.metrics_path} line {parsed.index(None) + 1} must be a JSON "
+                "object, got something else. Is the file damaged?"
+            )
+        return [values for values in parsed if values is not None]
+
+    def drop_metrics_after(self, last_round: int) -> None:
+        """Keep the metrics up to a round: those of a run that goes on from there."""
+        kept = [
+            json.dumps(values) + "\n"
+            for values in self.read_metrics()
+            if cast(float, values.get("round", 0)) <= last_round
+        ]
+        write_atomically(self.metrics_path, "".join(kept).encode())
+
+    def _check_content(self, resume: bool) -> None:
+        """Raise unless the folder has what the run expects: a snapshot, or no run."""
+        name = f"run-name = {self.path.name!r}"
+        if resume and not self.statistics_path.is_file():
+            raise ValueError(
+                f"{name}: {self.path} must hold {self.statistics_path.name} when "
+                "resume = true, got none. Set resume = false to begin a run."
+            )
+        if not resume and any(path.exists() for path in self._files()):
+            raise ValueError(
+                f"{name}: {self.path} already holds a run. Choose another run-name "
+                "or set resume = true."
+            )
+
+    def _files(self) -> tuple[Path, ...]:
+        results = (self.curves_path, self.model_path, self.statistics_path)
+        return (self.config_path, self.metrics_path, self.summary_path, *results)
+
+    def _why_unfinished(self) -> str:
+        """Return a sentence on what the absence of a summary may mean."""
+        if not any(path.exists() for path in self._files()):
+            return "Is this the folder of a run?"
+        return f"Did the run fail, or is it still going? See {self.metrics_path}."
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all, whatever happens meanwhile."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _check_run_name(run_name: str, resume: bool) -> None:
+    if resume and not run_name:
+        raise ValueError(
+            "run-name must name the run to go on with when resume = true, got ''."
+        )
+    if run_name == LATEST or (run_name and not re.fullmatch(r"\w[^/\\\0]*", run_name)):
+        raise ValueError(
+            "run-name must be a plain folder name that begins with a letter or digit "
+            f"and is not {LATEST!r}, got {run_name!r}."
+        )
+
+
+def _make_folder(parent: Path, run_name: str) -> Path:
+    """Return the folder of that name, or a new one named after the time."""
+    parent.mkdir(parents=True, exist_ok=True)
+    if run_name:
+        (parent / run_name).mkdir(exist_ok=True)
+        return parent / run_name
+    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    names = chain([stamp], (f"{stamp}_{number}" for number in count(2)))
+    # Runs begun in the same second: each takes the first name that is free.
+    return next(parent / name for name in names if _make_new(parent / name))
+
+
+def _make_new(path: Path) -> bool:
+    """Make a folder, and return whether it was not there before."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _link_latest(path: Path) -> None:
+    """Let `latest` beside the run point to it; a system without links does without."""
+    temporary = path.parent / f".{LATEST}-{uuid.uuid4().hex}"
+    try:
+        temporary.symlink_to(path.name, target_is_directory=True)
+        os.replace(temporary, path.parent / LATEST)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+
+
+def _drop_torn_line(file: BinaryIO) -> None:
+    """Cut what follows the last newline: the start of a line that was interrupted."""
+    kept = size = file.seek(0, os.SEEK_END)
+    while kept and (file.seek(kept - 1), file.read(1)) != (kept - 1, b"\n"):
+        kept -= 1
+    if kept < size:
+        file.truncate(kept)
+
+
+def _write_json(path: Path, values: Mapping[str, object]) -> None:
+    text = json.dumps(_plain(values), indent=2, ensure_ascii=False, allow_nan=False)
+    write_atomically(path, text.encode() + b"\n")
+
+
+def _parse_object(text: str) -> dict[str, object] | None:
+    """Return the JSON object in a text, or None where there is none."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _plain(value: object) -> object:
+    """Return the value as JSON knows it: NaN and infinity as null, paths as text."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(each) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):  # a scalar of NumPy or torch
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,275 @@
+"""The closed-form phase: statistics from every client, a classifier from their sum."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from logging import INFO, WARNING
+
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fed3r_app.config import WITH_REPLACEMENT
+from fed3r_app.core import FeatureMap, RidgeStatistics
+from fed3r_app.costs import (
+    class_means_upload_bytes,
+    statistics_flops,
+    statistics_upload_bytes,
+)
+from fed3r_app.held_out import HeldOut
+from fed3r_app.recorder import Recorder
+from fed3r_app.server.session import Session
+from fed3r_app.snapshots import Setting, Snapshot, save_snapshot
+from fed3r_app.wire import pack_feature_map, unpack_classifier
+from strategies import Cohorts, Fed3R, FedNCM, Roster
+
+# Saving may take this share of the time, and does not happen more often than that.
+_SNAPSHOT_SHARE, _SNAPSHOT_SECONDS = 0.05, 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A classifier in closed form, and what it is made of."""
+
+    arrays: ArrayRecord
+    feature_map: FeatureMap
+    statistics: RidgeStatistics
+    ridge_lambda: float | None
+    accuracy: float | None
+
+    @property
+    def classifier(self) -> tuple[Tensor, Tensor]:
+        """W (d, C) and the classes present (C,)."""
+        return unpack_classifier(self.arrays.to_numpy_ndarrays())
+
+
+def choose_feature_map(
+    session: Session, roster: Roster, earlier: Snapshot | None
+) -> FeatureMap:
+    """Return the map from backbone features to those of the statistics."""
+    config, d = session.config, session.backbone.dim
+    if config.method != "fed3r-rf":
+        return FeatureMap(d, intercept=config.fit_intercept)
+    if config.rf_sigma != "auto":
+        sigma = config.rf_sigma
+    elif earlier:
+        sigma = float(earlier.settings["rf_sigma"] or 0)
+    else:
+        assert roster.moments is not None
+        # The sums' last digits depend on the order of the replies; these don't.
+        sigma = float(f"{roster.moments.sigma():.6g}")
+        log(INFO, "rf-sigma = %g from the spread of the features", sigma)
+    return FeatureMap(d, config.rf_dim, sigma, config.seed, config.fit_intercept)
+
+
+class ClosedForm:
+    """One pass of Fed3R or FedNCM over the clients.
+
+    Parameters
+    ----------
+    session : Session
+        The run.
+    roster : Roster
+        Its clients.
+    feature_map : FeatureMap
+        From backbone features to those of the statistics.
+    recorder : Recorder
+        Where costs and metrics go.
+    earlier : Snapshot or None
+        What an earlier part of the run counted.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        roster: Roster,
+        feature_map: FeatureMap,
+        recorder: Recorder,
+        earlier: Snapshot | None = None,
+    ) -> None:
+        self._session = session
+        self._map = feature_map
+        self._recorder = recorder
+        self._settings = self._what_sums_depend_on(len(roster.clients))
+        if earlier:
+            earlier.check_settings(self._settings)
+        self.cohorts = self._make_cohorts(roster, earlier)
+        self._strategy = self._make_strategy(roster, earlier)
+        self._held_out: HeldOut | None = session.held_out(feature_map)
+        self._num_samples = self._strategy.statistics().n
+        self._num_counted = len(self.cohorts.counted)
+        self._flops_per_sample = statistics_flops(
+            1, feature_map.dim, session.num_classes, session.forward_flops()
+        )
+        self._last_saved, self._save_seconds = time.monotonic(), 0.0
+
+    def run(self, grid: Grid) -> Solution | None:
+        """Ask the clients; return the classifier, or None if nobody was counted."""
+        self._strategy.on_round = self._on_round
+        try:
+            result = self._strategy.start(
+                grid,
+                ArrayRecord(),
+                timeout=self._session.config.round_timeout,
+                train_config=pack_feature_map(self._map),
+                evaluate_fn=self._evaluate,
+            )
+        finally:
+            self._save_snapshot()
+        if not self.cohorts.counted:
+            return None
+        evaluations = result.evaluate_metrics_serverapp
+        accuracy = evaluations[max(evaluations)].get("accuracy")
+        return Solution(
+            arrays=result.arrays,
+            feature_map=self._map,
+            statistics=self._strategy.statistics(),
+            ridge_lambda=self._strategy.ridge_lambda,
+            accuracy=accuracy,  # type: ignore[arg-type]
+        )
+
+    def accuracy_at_clients(self, grid: Grid, solution: Solution) -> float | None:
+        """Return the share of the clients' own images that are classified right."""
+        metrics = self._strategy.evaluate_on_clients(
+            grid,
+            solution.arrays,
+            pack_feature_map(self._map),
+            self._session.config.round_timeout,
+        )
+        return float(metrics["accuracy"]) if metrics else None  # type: ignore[arg-type]
+
+    def shortfall(self) -> str | None:
+        """Return the sentence of a run that counted too few clients, else None."""
+        cohorts, config = self.cohorts, self._session.config
+        enough = config.min_clients or len(cohorts.clients)
+        if len(cohorts.counted) >= enough or (
+            cohorts.counted and cohorts.out_of_rounds
+        ):
+            return None
+        missing, path = cohorts.missing, self._session.directory.path
+        named = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
+        reason = cohorts.failures.get(missing[0], "not asked")
+        return (
+            f"{len(cohorts.counted)} of {len(cohorts.clients)} clients were counted; "
+            f"missing: {named}. Client {missing[0]}: {reason} What was counted is in "
+            f'{path}. To ask the others, run again with run-name="{path.name}" '
+            "resume=true."
+        )
+
+    def _what_sums_depend_on(self, num_clients: int) -> dict[str, Setting]:
+        """Return what must not change between the parts of a run."""
+        session = self._session
+        run_config = session.config.to_run_config()
+        keys = ("dataset", "partition", "alpha", "seed", "backbone", "extract-dtype")
+        return {
+            **{key: run_config[key] for key in keys},
+            "data-identity": session.dataset.train.identity,
+            "weights-digest": session.backbone.digest,
+            "image-size": session.config.image_size,
+            "clients": num_clients,
+            **asdict(self._map),
+        }
+
+    def _make_cohorts(self, roster: Roster, earlier: Snapshot | None) -> Cohorts:
+        config = self._session.config
+        return Cohorts(
+            roster.clients,
+            per_round=config.clients_per_round,
+            seed=config.seed,
+            max_retries=config.max_retries,
+            with_replacement=config.sampling == WITH_REPLACEMENT,
+            max_rounds=config.statistics_rounds,
+            counted=earlier.clients if earlier else (),
+        )
+
+    def _make_strategy(self, roster: Roster, earlier: Snapshot | None) -> Fed3R:
+        config, device = self._session.config, self._session.device
+        if earlier:
+            start = earlier.statistics.to(device)
+        else:
+            num_classes = self._session.num_classes
+            start = RidgeStatistics.zeros(self._map.dim, num_classes, device)
+        ridge_lambda = None if config.ridge_lambda == "auto" else config.ridge_lambda
+        return (FedNCM if config.method == "fedncm" else Fed3R)(
+            roster,
+            self.cohorts,
+            start,
+            ridge_lambda=ridge_lambda,
+            normalize=config.normalize_classes,
+            intercept=config.fit_intercept,
+            eval_every=config.eval_every,
+            first_round=self._recorder.rounds + 1,
+        )
+
+    def _evaluate(self, number: int, arrays: ArrayRecord) -> MetricRecord:
+        """Return Flower's metrics of a classifier: accuracy and lambda."""
+        metrics = MetricRecord()
+        if self._strategy.ridge_lambda is not None:
+            metrics["ridge-lambda"] = self._strategy.ridge_lambda
+        if self._held_out:
+            W, present = unpack_classifier(arrays.to_numpy_ndarrays())
+            metrics["accuracy"] = self._held_out.accuracy(W, present)
+        return metrics
+
+    def _on_round(
+        self, number: int, metrics: MetricRecord, evaluation: MetricRecord | None
+    ) -> None:
+        counted, samples, up, down = (
+            int(metrics[f"{key}"])  # type: ignore[arg-type]
+            for key in (
+                "clients-counted",
+                "num-examples",
+                "upload-bytes",
+                "download-bytes",
+            )
+        )
+        self._recorder.add_costs(
+            up=up,
+            down=down,
+            paper_up=self._paper_bytes(counted - self._num_counted),
+            flops=self._flops_per_sample * (samples - self._num_samples),
+        )
+        self._num_counted, self._num_samples = counted, samples
+        evaluated = {k.replace("-", "_"): v for k, v in (evaluation or {}).items()}
+        self._recorder.end_round(
+            {"clients_counted": counted, "num_samples": samples, **evaluated}
+        )
+        self._save_now_and_then()
+
+    def _paper_bytes(self, clients: int) -> int:
+        means_only = self._session.config.method == "fedncm"
+        upload = class_means_upload_bytes if means_only else statistics_upload_bytes
+        return upload(self._map.dim, self._session.num_classes, clients)
+
+    def _save_now_and_then(self) -> None:
+        pause = max(_SNAPSHOT_SECONDS, self._save_seconds / _SNAPSHOT_SHARE)
+        if time.monotonic() - self._last_saved > pause:
+            self._save_snapshot()
+
+    def _save_snapshot(self) -> None:
+        """Save the sums so far, with who is in them."""
+        began = time.monotonic()
+        snapshot = Snapshot(
+            self._strategy.statistics(),
+            tuple(sorted(self.cohorts.counted)),
+            self._settings,
+            self._recorder.progress(),
+        )
+        save_snapshot(self._session.directory.statistics_path, snapshot)
+        self._last_saved = time.monotonic()
+        self._save_seconds = self._last_saved - began
+
+
+def absent_classes(names: tuple[str, ...], stats: RidgeStatistics) -> list[str]:
+    """Return the classes that no counted client has, with a warning."""
+    absent = [names[c] for c in (stats.counts == 0).nonzero().flatten().tolist()]
+    if absent:
+        log(
+            WARNING,
+            "%d classes have no images and are never predicted: %s",
+            len(absent),
+            ", ".join(absent[:10]),
+        )
+    return absent

@@ -1,0 +1,51 @@
+"""The Flower ServerApp: from a run config to a directory with a classifier."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging import ERROR, WARNING
+from typing import Any
+
+from flwr.app import Context
+from flwr.common.logger import log
+from flwr.serverapp import Grid, ServerApp
+
+from fed3r_app.config import Config
+from fed3r_app.server.run import run
+
+app = ServerApp()
+
+
+class RunError(Exception):
+    """A run that did not come to its end, with a sentence that says why."""
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run Fed3R; what goes wrong ends in one sentence."""
+    try:
+        with _warnings_in_the_log():
+            run(grid, Config.from_run_config(context.run_config))
+    except (ValueError, OSError, RuntimeError) as error:
+        log(ERROR, "%s", error)
+        # Without the frames in between: Flower prints all it is given.
+        raise RunError(str(error)) from None
+
+
+@contextmanager
+def _warnings_in_the_log() -> Iterator[None]:
+    """Log warnings of the mathematics as one line each, without their source line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        show = warnings.showwarning
+
+        def log_ours(message: Warning | str, kind: type[Warning], *where: Any) -> None:
+            if kind is UserWarning:
+                log(WARNING, "%s", message)
+            else:
+                show(message, kind, *where)
+
+        warnings.showwarning = log_ours  # type: ignore[assignment]
+        yield

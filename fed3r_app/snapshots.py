@@ -1,0 +1,172 @@
+"""The sums so far, with who is in them, in one file that survives a crash.
+
+Also the format of that file, which the saved model shares: safetensors, whose
+metadata carry JSON and a checksum of everything, so that damage is never taken for
+data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fed3r_app.core import RidgeStatistics
+from fed3r_app.run_directory import write_atomically
+
+Setting = str | int | float | bool | None
+
+_KIND = "statistics of Fed3R, version 1"
+# What reading a file may raise that is not whole, or not one of ours.
+_UNREADABLE = (SafetensorError, ValueError, KeyError, TypeError, RuntimeError)
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The statistics of some clients.
+
+    Parameters
+    ----------
+    statistics : RidgeStatistics
+        Their sum.
+    clients : tuple of str
+        Ids of the clients that are in it, each once, sorted.
+    settings : dict
+        What the sums depend on: backbone, feature map, classes … A run that goes on
+        from here must have the same.
+    progress : dict
+        Rounds, bytes and seconds so far.
+    """
+
+    statistics: RidgeStatistics
+    clients: tuple[str, ...]
+    settings: dict[str, Setting]
+    progress: dict[str, int | float]
+
+    def __post_init__(self) -> None:
+        if len(set(self.clients)) < len(self.clients):
+            raise ValueError("A client must be in the sums once, got one twice.")
+
+    def check_settings(self, settings: Mapping[str, Setting]) -> None:
+        """Raise unless a run with these settings may go on from here."""
+        for key in sorted(self.settings.keys() | settings.keys()):
+            then, now = self.settings.get(key), settings.get(key)
+            if then != now:
+                raise ValueError(
+                    f"{key} must be {then!r} as in the run to go on with, got "
+                    f"{now!r}. Choose another run-name to begin a new run."
+                )
+
+
+def save_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Write a snapshot; the one before it stays until this one is whole."""
+    stats = snapshot.statistics.to("cpu")
+    # Where A is symmetric to the last bit, one triangle is enough.
+    A = _upper(stats.A) if torch.equal(stats.A, stats.A.T) else stats.A
+    about = {
+        "clients": list(snapshot.clients),
+        "settings": snapshot.settings,
+        "progress": snapshot.progress,
+    }
+    write_tensors(path, _KIND, {"A": A, "b": stats.b, "counts": stats.counts}, about)
+
+
+def load_snapshot(path: Path) -> Snapshot:
+    """Return the snapshot in a file, bit for bit as it was saved."""
+    tensors, about = read_tensors(path, _KIND)
+    A, b = tensors["A"], tensors["b"]
+    return Snapshot(
+        statistics=RidgeStatistics(
+            A=A if A.ndim == 2 else _symmetric(A, len(b)),
+            b=b,
+            counts=tensors["counts"],
+        ),
+        clients=tuple(about["clients"]),
+        settings=about["settings"],
+        progress=about["progress"],
+    )
+
+
+def write_tensors(
+    path: Path, kind: str, tensors: Mapping[str, Tensor], about: Mapping[str, object]
+) -> None:
+    """Write tensors and what JSON can say about them to one file, atomically.
+
+    Parameters
+    ----------
+    path : Path
+        File to write or replace.
+    kind : str
+        What the file is and in which version; `read_tensors` wants the same.
+    tensors : mapping from str to Tensor
+        On any device.
+    about : mapping
+        Values that JSON can hold.
+    """
+    stored = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    checksum = _checksum(kind, stored, about)
+    metadata = {"kind": kind, "about": json.dumps(about), "checksum": checksum}
+    write_atomically(path, safetensors.torch.save(stored, metadata))
+
+
+def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of a file of that kind, and what it says about them."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("kind") != kind:
+                raise ValueError(f"it says {metadata.get('kind')!r}")
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
+        about = json.loads(metadata["about"])
+        whole = _checksum(kind, tensors, about) == metadata["checksum"]
+    except OSError as error:
+        raise OSError(f"{path} can't be read: {error}.") from error
+    except _UNREADABLE as error:
+        raise ValueError(
+            f"{path} must hold the {kind}, got something else: {error}. Is the file "
+            "cut off or damaged?"
+        ) from error
+    if not whole:
+        raise ValueError(
+            f"{path} must hold the {kind} as they were written, got content that "
+            "does not fit its checksum. The file is damaged."
+        )
+    return tensors, about
+
+
+def _checksum(
+    kind: str, tensors: Mapping[str, Tensor], about: Mapping[str, object]
+) -> str:
+    """Return a digest of all that a file holds."""
+    shapes = [
+        (name, str(tensor.dtype), list(tensor.shape))
+        for name, tensor in sorted(tensors.items())
+    ]
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps([kind, about, shapes], sort_keys=True).encode())
+    for _, tensor in sorted(tensors.items()):
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()
+
+
+def _upper(A: Tensor) -> Tensor:
+    """Return the upper triangle of A, row by row, without tables of indices."""
+    return torch.cat([A[row, row:] for row in range(len(A))])
+
+
+def _symmetric(upper: Tensor, d: int) -> Tensor:
+    """Return the symmetric matrix with that upper triangle."""
+    A = upper.new_zeros(d, d)
+    start = 0
+    for row in range(d):
+        A[row, row:] = A[row:, row] = upper[start : start + d - row]
+        start += d - row
+    return A

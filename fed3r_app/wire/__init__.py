@@ -1,0 +1,42 @@
+"""Statistics and classifiers as Flower records, and back.
+
+The only package that knows the names, the order and the layout of what travels. A
+statistics record holds a ``header`` of eight int64 (version, form, dtype, d, C, n, r,
+C_k) and then, by form:
+
+==========  ==================================================================
+factor      classes, counts (C_k); pivots (r); R, the upper trapezium of the
+            factor with its pivot columns first, row by row; S (r, C_k)
+packed      classes, counts (C_k); A, its upper triangle, row by row; b (d, C_k)
+dense       counts (C); A (d, d); b (d, C)
+==========  ==================================================================
+
+Nothing that arrives is trusted: ``unpack_contribution`` checks every array against
+the header before it believes any.
+"""
+
+from fed3r_app.wire.classifier import count_bytes, pack_classifier, unpack_classifier
+from fed3r_app.wire.feature_maps import pack_feature_map, read_feature_map
+from fed3r_app.wire.hello import Hello, pack_hello, read_hello
+from fed3r_app.wire.layout import DTYPES, FORMS, RecordError, name_arrays
+from fed3r_app.wire.packing import StatisticsBuilder, pack_statistics
+from fed3r_app.wire.unpacking import unpack_contribution, unpack_statistics
+
+__all__ = [
+    "DTYPES",
+    "FORMS",
+    "Hello",
+    "RecordError",
+    "StatisticsBuilder",
+    "count_bytes",
+    "name_arrays",
+    "pack_classifier",
+    "pack_feature_map",
+    "pack_hello",
+    "pack_statistics",
+    "read_feature_map",
+    "read_hello",
+    "unpack_classifier",
+    "unpack_contribution",
+    "unpack_statistics",
+]

@@ -1,0 +1,29 @@
+"""How the feature map travels: its numbers, never its matrices."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+
+from flwr.app import ConfigRecord
+
+from fed3r_app.core import FeatureMap
+from fed3r_app.wire.layout import RecordError
+
+
+def pack_feature_map(feature_map: FeatureMap) -> ConfigRecord:
+    """Return the config record of a feature map."""
+    return ConfigRecord(
+        {name.replace("_", "-"): value for name, value in asdict(feature_map).items()}
+    )
+
+
+def read_feature_map(config: ConfigRecord) -> FeatureMap:
+    """Return the feature map that a config record describes."""
+    try:
+        values = {
+            field.name: config[field.name.replace("_", "-")]
+            for field in fields(FeatureMap)
+        }
+    except KeyError as error:
+        raise RecordError(f"A feature map must have the key {error}.") from None
+    return FeatureMap(**values)  # type: ignore[arg-type]

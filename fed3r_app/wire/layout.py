@@ -1,0 +1,143 @@
+"""The layout of a statistics record: names, order, dtypes and shapes of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
+from torch import Tensor
+
+VERSION = 1
+FORMS = ("factor", "packed", "dense")
+DTYPES = ("float32", "float64", "float16")
+
+ARRAY_NAMES = {
+    "factor": ("header", "classes", "counts", "pivots", "R", "S"),
+    "packed": ("header", "classes", "counts", "A", "b"),
+    "dense": ("header", "counts", "A", "b"),
+}
+# Far more images than exist, few enough that sums of counts don't overflow int64.
+MAX_SAMPLES = 10**12
+AnyArray = NDArray[np.generic]
+
+
+class RecordError(ValueError):
+    """A record that can't be what it says it is."""
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a record says of itself; see ``fed3r_app.wire`` for the symbols."""
+
+    form: str
+    dtype: str
+    d: int
+    num_classes: int
+    n: int
+    rank: int
+    num_present: int
+
+    def array(self) -> NDArray[np.int64]:
+        """Return the header as it travels."""
+        codes = (FORMS.index(self.form), DTYPES.index(self.dtype))
+        sizes = (self.d, self.num_classes, self.n, self.rank, self.num_present)
+        return np.array([VERSION, *codes, *sizes], dtype=np.int64)
+
+    @classmethod
+    def parse(cls, array: AnyArray) -> Header:
+        """Return a header that arrived, or raise RecordError."""
+        if array.shape != (8,) or array.dtype != np.int64:
+            raise RecordError(
+                f"header must be 8 int64, got {array.dtype} of shape {array.shape}."
+            )
+        version, form, dtype, d, num_classes, n, rank, num_present = map(int, array)
+        if version != VERSION:
+            raise RecordError(
+                f"Statistics must be of version {VERSION}, got {version}. Do server "
+                "and clients run the same release?"
+            )
+        if form not in range(len(FORMS)):
+            raise RecordError(f"form must be 0 to {len(FORMS) - 1}, got {form}.")
+        if dtype not in range(len(DTYPES)):
+            raise RecordError(f"dtype must be 0 to {len(DTYPES) - 1}, got {dtype}.")
+        header = cls(FORMS[form], DTYPES[dtype], d, num_classes, n, rank, num_present)
+        header._check_sizes()
+        return header
+
+    def _check_sizes(self) -> None:
+        if self.d < 1 or self.num_classes < 1:
+            raise RecordError(
+                f"d and C must be >= 1, got d = {self.d}, C = {self.num_classes}."
+            )
+        if not 0 <= self.n <= MAX_SAMPLES:
+            raise RecordError(f"n must be 0 to {MAX_SAMPLES}, got {self.n}.")
+        if not 0 <= self.num_present <= min(self.n, self.num_classes):
+            raise RecordError(
+                f"C_k must be 0 to min(n, C) = {min(self.n, self.num_classes)}, got "
+                f"{self.num_present}."
+            )
+        limit = min(self.n, self.d) if self.form == "factor" else 0
+        if not 0 <= self.rank <= limit:
+            raise RecordError(f"r must be 0 to {limit}, got {self.rank}.")
+        if self.form != "factor" and self.dtype == "float16":
+            raise RecordError(f"float16 goes with factors only, got {self.form}.")
+
+    def layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return dtype and shape of each array after the header."""
+        d, rank, present = self.d, self.rank, self.num_present
+        integers: dict[str, tuple[int, ...]] = {
+            "classes": (present,),
+            "pivots": (rank,),
+            "counts": (present,),
+        }
+        floats: dict[str, tuple[int, ...]]
+        if self.form == "factor":
+            floats = {"R": (trapezium_size(rank, d),), "S": (rank, present)}
+        elif self.form == "packed":
+            floats = {"A": (d * (d + 1) // 2,), "b": (d, present)}
+        else:
+            floats = {"A": (d, d), "b": (d, self.num_classes)}
+            integers["counts"] = (self.num_classes,)
+        shapes = {name: ("int64", shape) for name, shape in integers.items()}
+        shapes |= {name: (self.dtype, shape) for name, shape in floats.items()}
+        return {name: shapes[name] for name in ARRAY_NAMES[self.form][1:]}
+
+
+def name_arrays(arrays: Sequence[AnyArray]) -> ArrayRecord:
+    """Return the record of statistics arrays that come as a list.
+
+    A NumPyClient returns a list; the header at its front tells the names.
+    """
+    if not arrays:
+        raise RecordError("A statistics record needs a header, got no arrays.")
+    header = Header.parse(np.asarray(arrays[0]))
+    names = ARRAY_NAMES[header.form]
+    if len(arrays) != len(names):
+        raise RecordError(
+            f"A {header.form} record must hold {list(names)}, got {len(arrays)} arrays."
+        )
+    return ArrayRecord(
+        {name: Array(np.asarray(a)) for name, a in zip(names, arrays, strict=True)}
+    )
+
+
+def pivots_first(pivots: Tensor, d: int) -> Tensor:
+    """Return all d columns, the pivots first and the others in order."""
+    others = torch.ones(d, dtype=torch.bool)
+    others[pivots] = False
+    return torch.cat([pivots, others.nonzero().flatten()])
+
+
+def upper_indices(rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """Return the indices of an upper triangle or trapezium, row by row."""
+    indices = torch.triu_indices(rows, columns)
+    return indices[0], indices[1]
+
+
+def trapezium_size(rows: int, columns: int) -> int:
+    """Return the number of entries of an upper trapezium."""
+    return rows * columns - rows * (rows - 1) // 2

@@ -1,0 +1,1 @@
+"""Simulations on one machine: Flower runs with a SuperLink of their own."""

@@ -1,0 +1,41 @@
+"""Command line of the simulations: ``python -m simulation``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from simulation.private_superlink import PrivateSuperLink
+
+_HELP = """\
+Run the app once with `flwr run`, on a SuperLink of its own that is stopped afterwards.
+All options are those of `flwr run`; the exit code is 0 only if the run completed.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; return its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m simulation")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser(
+        "flwr-run",
+        help="flwr run, on a SuperLink of its own",
+        description=_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    _, options = parser.parse_known_args(arguments)
+    return _flwr_run(options)
+
+
+def _flwr_run(options: list[str]) -> int:
+    try:
+        with PrivateSuperLink(Path.cwd() / ".flwr") as superlink:
+            return 0 if superlink.run(".", *options) else 1
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

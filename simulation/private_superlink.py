@@ -1,0 +1,161 @@
+"""A SuperLink for one purpose: started on a free port, stopped at the end.
+
+``flwr run . local`` shares one SuperLink per machine, which stays up, keeps the
+environment and the working directory of whoever started it first, and always runs
+on the same port. A private one depends on nothing and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+CONNECTION = "private"
+_START_SECONDS = 60.0
+_STOP_SECONDS = 20.0
+# Use the environment at hand instead of installing torch again for every run; no word
+# to the outside.
+_ENVIRONMENT = {
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+class PrivateSuperLink:
+    """A context manager around a SuperLink in simulation mode.
+
+    Parameters
+    ----------
+    home : Path
+        Its ``FLWR_HOME``: state, logs, installed apps.
+    environment : Mapping[str, str]
+        Further environment variables, for the SuperLink and all it starts.
+    """
+
+    def __init__(
+        self, home: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.home = home
+        self.port = _free_port()
+        # The programs of this Python environment before those of any other.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        self.environment = {
+            **os.environ,
+            **_ENVIRONMENT,
+            "PATH": path,
+            "FLWR_HOME": str(home),
+            **(environment or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> PrivateSuperLink:
+        self.home.mkdir(parents=True, exist_ok=True)
+        address = f"127.0.0.1:{self.port}"
+        (self.home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
+            f'address = "{address}"\ninsecure = true\n'
+        )
+        command = ["flower-superlink", "--insecure", "--simulation", "--host"]
+        command += ["127.0.0.1", "--port", str(self.port)]
+        command += ["--log-file", str(self.log_path)]
+        self._process = subprocess.Popen(
+            command,
+            env=self.environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            self._wait_until_healthy(f"http://{address}/health")
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def log_path(self) -> Path:
+        """Where the SuperLink writes its log."""
+        return self.home / "superlink.log"
+
+    def run(self, *arguments: str) -> bool:
+        """Call ``flwr run`` with live output; return whether the run completed.
+
+        Flower's command ends well whatever became of the run, so its status is asked.
+        """
+        command = ["flwr", "run", *arguments, "--stream"]
+        started = subprocess.run(command, env=self.environment, check=False)
+        return started.returncode == 0 and self.last_status() == "finished:completed"
+
+    def last_status(self) -> str:
+        """Return the status of the last run, such as ``finished:completed``."""
+        command = ["flwr", "ls", "--limit", "1", "--format", "json"]
+        listed = subprocess.run(
+            command, env=self.environment, check=True, capture_output=True, text=True
+        )
+        runs = json.loads(listed.stdout[listed.stdout.index("{") :])["runs"]
+        return str(runs[0]["status"])
+
+    def stop(self) -> None:
+        """Stop the SuperLink and everything it started."""
+        if self._process is None:
+            return
+        group = self._process.pid  # the leader of its own session
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if _signal_group(group, number):
+                _wait(self._process, _STOP_SECONDS)
+        self._process = None
+
+    def _wait_until_healthy(self, url: str) -> None:
+        deadline = time.monotonic() + _START_SECONDS
+        while time.monotonic() < deadline:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(url, timeout=1):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.2)
+        raise RuntimeError(f"The SuperLink did not start. See {self.log_path}.")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _signal_group(group: int, number: signal.Signals) -> bool:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        pass

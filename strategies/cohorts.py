@@ -1,0 +1,114 @@
+"""Which clients are asked in which round: seeded, and nobody counted twice."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+
+class Cohorts:
+    """Draws the clients of each round until all are counted or given up.
+
+    Without replacement the clients are dealt once, ``per_round`` at a time: exactly
+    ceil(K / per_round) rounds if nobody fails. With replacement each round draws
+    ``per_round`` distinct ones of all, and those counted before are not asked again.
+    A client that failed is asked in a later round, ``max_retries`` times at most.
+
+    Parameters
+    ----------
+    clients : Sequence[str]
+        All clients, in an order that does not depend on the run.
+    per_round : int
+        How many a round; 0 means all.
+    seed : int
+        Seed of the draws.
+    max_retries : int
+        How often a client that failed is asked again.
+    with_replacement : bool
+        How to draw.
+    max_rounds : int
+        Limit of the rounds with replacement; 0 means none.
+    counted : Collection[str]
+        Clients counted before, by an earlier part of the run.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[str],
+        *,
+        per_round: int,
+        seed: int,
+        max_retries: int = 0,
+        with_replacement: bool = False,
+        max_rounds: int = 0,
+        counted: Collection[str] = (),
+    ) -> None:
+        self.clients = tuple(clients)
+        self.counted = set(counted)
+        self.failures: dict[str, str] = {}
+        self._attempts: dict[str, int] = {}
+        self._max_retries = max_retries
+        self._per_round = min(per_round or len(self.clients), len(self.clients))
+        self._with_replacement = with_replacement
+        self._max_rounds = max_rounds
+        self._rounds = 0
+        self._random = np.random.default_rng(seed)
+        order = self._random.permutation(len(self.clients))
+        self._queue = deque(
+            self.clients[i] for i in order if self.clients[i] not in self.counted
+        )
+        self._open = set(self._queue)  # neither counted nor given up
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Clients not counted so far."""
+        return tuple(client for client in self.clients if client not in self.counted)
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nobody left to ask."""
+        return self.out_of_rounds or not self._open
+
+    @property
+    def out_of_rounds(self) -> bool:
+        """Whether the rounds with replacement have reached their limit."""
+        return self._with_replacement and 0 < self._max_rounds <= self._rounds
+
+    def draw(self) -> list[str]:
+        """Return the clients to ask in the next round."""
+        self._rounds += 1
+        cohort = self._draw_of_all() if self._with_replacement else self._deal()
+        for client in cohort:
+            self._attempts[client] = self._attempts.get(client, 0) + 1
+            # Until its reply says otherwise.
+            self.failures[client] = "no reply"
+        return cohort
+
+    def count(self, client: str) -> None:
+        """Note that a client's contribution is in the sum."""
+        self.counted.add(client)
+        self._open.discard(client)
+        self.failures.pop(client, None)
+
+    def fail(self, client: str, reason: str) -> None:
+        """Note why a client could not be counted."""
+        self.failures[client] = reason
+
+    def close_round(self, cohort: Sequence[str]) -> None:
+        """Put those of a round who are not counted back in line, or give them up."""
+        for client in cohort:
+            if client not in self.counted:
+                if self._attempts[client] > self._max_retries:
+                    self._open.discard(client)
+                elif not self._with_replacement:
+                    self._queue.append(client)
+
+    def _deal(self) -> list[str]:
+        size = min(self._per_round, len(self._queue))
+        return [self._queue.popleft() for _ in range(size)]
+
+    def _draw_of_all(self) -> list[str]:
+        drawn = self._random.choice(len(self.clients), self._per_round, replace=False)
+        return [self.clients[i] for i in drawn if self.clients[i] in self._open]

@@ -1,0 +1,277 @@
+"""Fed3R: one exchange of statistics with each client, a classifier in closed form."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from logging import INFO, WARNING
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+from torch import Tensor
+
+from fed3r_app.core import RidgeStatistics, RunningSum, select_lambda, solve_ridge
+from fed3r_app.wire import count_bytes, pack_classifier, unpack_contribution
+from strategies.cohorts import Cohorts
+from strategies.exchange import exchange
+from strategies.roster import Roster
+
+STATISTICS, EVALUATION = "train.statistics", "evaluate.statistics"
+_PROGRESS_SECONDS = 5.0
+OnRound = Callable[[int, MetricRecord, MetricRecord | None], None]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class Fed3R(Strategy):
+    """Adds up the clients' statistics and solves W = (A + lam I)^-1 b.
+
+    A Flower strategy whose training round is an exchange of statistics. Replies are
+    folded into the sum as they arrive, and dropped. The "model" it returns is the
+    classifier's record, solved when an evaluation is due.
+
+    Parameters
+    ----------
+    roster : Roster
+        The clients and their nodes.
+    cohorts : Cohorts
+        Who is asked when.
+    start : RidgeStatistics
+        What was counted before; zeros for a new run. Fixes d, C and the device.
+    ridge_lambda : float or None
+        None chooses it by generalised cross-validation.
+    normalize, intercept : bool
+        See ``solve_ridge``.
+    eval_every : int
+        Rounds between evaluations; 0 means at the end only.
+    first_round : int
+        Number of the first round, for a run that goes on.
+
+    Attributes
+    ----------
+    ridge_lambda : float or None
+        The penalty of the last solution; None before the first.
+    on_round : callable or None
+        Called after each round with its number, its metrics and its evaluation.
+    """
+
+    def __init__(
+        self,
+        roster: Roster,
+        cohorts: Cohorts,
+        start: RidgeStatistics,
+        *,
+        ridge_lambda: float | None = None,
+        normalize: bool = True,
+        intercept: bool = False,
+        eval_every: int = 1,
+        first_round: int = 1,
+        on_round: Callable[[int, MetricRecord, MetricRecord | None], None]
+        | None = None,
+    ) -> None:
+        self.roster = roster
+        self.cohorts = cohorts
+        self.ridge_lambda: float | None = None
+        self._fixed_lambda = ridge_lambda
+        self._normalize = normalize
+        self._intercept = intercept
+        self._eval_every = eval_every
+        self._first_round = first_round
+        self.on_round: OnRound | None = None
+        self._sum = RunningSum(start)
+        self._space = (start.d, start.num_classes)
+        self._cohort: list[str] = []
+        self._download_bytes = 0
+
+    def solve(self, stats: RidgeStatistics) -> Tensor:
+        """Return the classifier W (d, C) of the statistics."""
+        lam = select_lambda(stats) if self._fixed_lambda is None else self._fixed_lambda
+        self.ridge_lambda = lam
+        return solve_ridge(stats, lam, self._normalize, self._intercept)
+
+    def statistics(self) -> RidgeStatistics:
+        """Return the sum so far."""
+        return self._sum.value()
+
+    def classifier(self) -> ArrayRecord:
+        """Return the record of the classifier of the sum so far."""
+        stats = self.statistics()
+        return pack_classifier(self.solve(stats), stats.counts > 0)
+
+    def summary(self) -> None:
+        """Log what is about to happen."""
+        log(
+            INFO,
+            "%s: %d clients, %d already counted",
+            type(self).__name__,
+            len(self.cohorts.clients),
+            len(self.cohorts.counted),
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterator[Message]:
+        """Yield the question for this round's clients."""
+        self._cohort = self.cohorts.draw()
+        return self._questions(self._cohort, STATISTICS, arrays, config)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord]:
+        """Fold the replies into the sum as they come; return what came."""
+        clients = {self.roster.nodes[client]: client for client in self._cohort}
+        upload_bytes, last_progress = 0, time.monotonic()
+        for reply in replies:
+            client = clients.pop(reply.metadata.src_node_id, None)
+            if client is not None:
+                upload_bytes += self._fold(client, reply)
+            if time.monotonic() - last_progress > _PROGRESS_SECONDS:
+                last_progress = time.monotonic()
+                self._log_progress(server_round)
+        for client in clients.values():
+            log(WARNING, "Client %s did not reply", client)
+        self.cohorts.close_round(self._cohort)
+        metrics = MetricRecord(
+            {
+                "clients-counted": len(self.cohorts.counted),
+                "num-examples": self._sum.n,
+                "upload-bytes": upload_bytes,
+                "download-bytes": self._download_bytes,
+            }
+        )
+        self._download_bytes = 0
+        return None, metrics
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterator[Message]:
+        """Yield the classifier for every client, to try on its own images."""
+        return self._questions(self.cohorts.clients, EVALUATION, arrays, config)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the counts added up over clients; they are never averaged."""
+        correct = total = clients = 0
+        loss = 0.0
+        for reply in replies:
+            if reply.has_error():
+                node = reply.metadata.src_node_id
+                log(
+                    WARNING,
+                    "Evaluation on node %s failed: %s",
+                    node,
+                    reply.error.reason,
+                )
+                continue
+            metrics = reply.content.metric_records["metrics"]
+            n = int(metrics["num-examples"])  # type: ignore[arg-type]
+            correct += int(metrics["correct"])  # type: ignore[arg-type]
+            loss += n * float(metrics["loss"])  # type: ignore[arg-type]
+            total, clients = total + n, clients + 1
+        if not total:
+            return None
+        return MetricRecord(
+            {
+                "accuracy": correct / total,
+                "loss": loss / total,
+                "num-examples": total,
+                "clients": clients,
+            }
+        )
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 0,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run rounds until everybody is counted or given up; return the classifier.
+
+        Flower's own ``start`` runs a number of rounds known beforehand; here it depends
+        on who fails. ``num_rounds`` is not used.
+        """
+        self.summary()
+        train_config = train_config or ConfigRecord()
+        result, number = Result(arrays=initial_arrays), self._first_round
+        while not self.cohorts.done:
+            questions = self.configure_train(number, initial_arrays, train_config, grid)
+            replies = exchange(grid, questions, timeout=timeout)
+            _, metrics = self.aggregate_train(number, replies)
+            result.train_metrics_clientapp[number] = metrics
+            if self._evaluation_due(number):
+                self._evaluate(number, result, evaluate_fn)
+            if self.on_round:
+                evaluation = result.evaluate_metrics_serverapp.get(number)
+                self.on_round(number, metrics, evaluation)
+            number += 1
+        if number == self._first_round and self._sum.n:  # nobody was left to ask
+            self._evaluate(number - 1, result, evaluate_fn)
+        return result
+
+    def evaluate_on_clients(
+        self, grid: Grid, arrays: ArrayRecord, config: ConfigRecord, timeout: float
+    ) -> MetricRecord | None:
+        """Return what a classifier gets right on the clients' own images."""
+        questions = self.configure_evaluate(0, arrays, config, grid)
+        return self.aggregate_evaluate(0, exchange(grid, questions, timeout=timeout))
+
+    def _evaluate(
+        self, number: int, result: Result, evaluate_fn: EvaluateFn | None
+    ) -> None:
+        """Solve, and note what the classifier is worth."""
+        result.arrays = self.classifier()
+        evaluation = evaluate_fn(number, result.arrays) if evaluate_fn else None
+        if evaluation is not None:
+            result.evaluate_metrics_serverapp[number] = evaluation
+
+    def _evaluation_due(self, number: int) -> bool:
+        if not self._sum.n:
+            return False
+        every = self._eval_every
+        return self.cohorts.done or (every > 0 and number % every == 0)
+
+    def _questions(
+        self,
+        clients: Iterable[str],
+        message_type: str,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+    ) -> Iterator[Message]:
+        content = RecordDict({"arrays": arrays, "config": config})
+        size = count_bytes(content)
+        for client in clients:
+            self._download_bytes += size
+            yield Message(
+                content,
+                dst_node_id=self.roster.nodes[client],
+                message_type=message_type,
+            )
+
+    def _fold(self, client: str, reply: Message) -> int:
+        """Add one client's statistics to the sum; return the bytes they took."""
+        if reply.has_error():
+            self._refuse(client, reply.error.reason)
+            return 0
+        size = count_bytes(reply.content)
+        try:
+            record = reply.content.array_records["arrays"]
+            self._sum.add(unpack_contribution(record, self._space))
+        except (ValueError, KeyError) as error:
+            self._refuse(client, f"its statistics were refused: {error}")
+        else:
+            self.cohorts.count(client)
+        return size
+
+    def _refuse(self, client: str, reason: str | None) -> None:
+        self.cohorts.fail(client, reason or "no reason given")
+        log(WARNING, "Client %s failed: %s", client, reason)
+
+    def _log_progress(self, server_round: int) -> None:
+        counted, total = len(self.cohorts.counted), len(self.cohorts.clients)
+        log(INFO, "round %d: %d of %d clients counted", server_round, counted, total)

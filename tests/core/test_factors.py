@@ -1,0 +1,225 @@
+"""Factors: the same sums, and nothing but the sums."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fed3r_app.core import FactorBuilder, RidgeStatistics
+
+C = 4
+EPS = torch.finfo(torch.float64).eps
+
+
+def make_factor(Z, y, cuts=()):
+    builder = FactorBuilder(C)
+    for chunk, labels in zip(Z.tensor_split(cuts), y.tensor_split(cuts), strict=True):
+        builder.add(chunk, labels)
+    return builder.build()
+
+
+def as_samples(Z, seed=0):
+    y = np.random.default_rng(seed).integers(C, size=len(Z))
+    return torch.as_tensor(np.array(Z, dtype=np.float64)), torch.from_numpy(y)
+
+
+def relu(n, d, seed):
+    return np.maximum(np.random.default_rng(seed).normal(size=(n, d)), 0)
+
+
+def pixels(n, d, seed):
+    return np.random.default_rng(seed).integers(0, 17, size=(n, d)) / 16
+
+
+def with_zero_columns(Z):
+    Z = Z.copy()
+    Z[:, [0, 1, 4]] = 0
+    return Z
+
+
+# Each has a gap between its smallest singular value and rounding, as its name says
+# why: condition numbers stay below 1e4, so R and S move by 1e4 eps = 2e-12 at most
+# when the rows do.
+CLIENTS = {
+    "one image": relu(1, 12, 0),
+    "one image behind zero columns": with_zero_columns(relu(1, 12, 1)),
+    "two images": relu(2, 12, 2),
+    "two images behind zero columns": with_zero_columns(relu(2, 12, 3)),
+    "two equal images": relu(1, 12, 4).repeat(2, axis=0),
+    "two proportional images": relu(1, 12, 4) * [[1.0], [0.5]],
+    "repeated images": relu(4, 12, 5)[[0, 1, 2, 3, 1, 1, 0]],
+    "blank images": np.zeros((3, 12)),
+    "some blank images": np.concatenate([relu(3, 12, 6), np.zeros((4, 12))]),
+    "equal columns": relu(9, 4, 7)[:, [0, 1, 0, 2, 3, 3, 0, 1]],
+    "columns of equal norm": np.eye(8)[[0, 1, 2, 3, 4, 5, 6, 7]],
+    "columns of equal norm, few": np.sign(np.random.default_rng(8).normal(size=(5, 9))),
+    "pixels, few": pixels(5, 12, 9),
+    "pixels, many": with_zero_columns(pixels(60, 12, 10)),
+    "binary": (pixels(40, 12, 11) > 0.5) * 1.0,
+    "low rank": pixels(20, 3, 12) @ pixels(3, 12, 13),
+    "low rank, many": relu(90, 3, 14) @ relu(3, 12, 15),
+    "an intercept": np.concatenate([relu(20, 11, 16), np.ones((20, 1))], axis=1),
+    "many images": relu(100, 12, 17),
+    "as many images as features": relu(12, 12, 18),
+    "one feature": relu(7, 1, 19),
+    "columns of many sizes": relu(30, 12, 20) * np.logspace(0, -3, 12),
+}
+clients = pytest.mark.parametrize("Z", CLIENTS.values(), ids=CLIENTS.keys())
+
+
+def assert_same_factor(one, other, atol=1e-10):
+    assert torch.equal(one.pivots, other.pivots)
+    assert torch.equal(one.classes, other.classes)
+    assert torch.equal(one.counts, other.counts)
+    torch.testing.assert_close(one.R, other.R, rtol=0, atol=atol)
+    torch.testing.assert_close(one.S, other.S, rtol=0, atol=atol)
+
+
+@clients
+def test_the_factor_holds_the_statistics(Z):
+    Z, y = as_samples(Z)
+    factor, expected = make_factor(Z, y), RidgeStatistics.of(Z, y, C)
+    # QR is backward stable: n d eps relative to the largest entry bounds both.
+    scale = float(Z.square().sum()) * Z.numel() * EPS
+    stats = factor.statistics()
+    torch.testing.assert_close(stats.A, expected.A, rtol=0, atol=scale)
+    torch.testing.assert_close(
+        stats.b, expected.b, rtol=0, atol=float(Z.norm()) * len(Z) * Z.numel() * EPS
+    )
+    assert torch.equal(stats.counts, expected.counts)
+    assert torch.equal(stats.A, stats.A.T)
+    assert (factor.n, factor.d) == Z.shape
+
+
+@clients
+@pytest.mark.parametrize("seed", range(5))
+def test_the_order_of_the_images_does_not_show(Z, seed):
+    Z, y = as_samples(Z)
+    order = np.random.default_rng(seed).permutation(len(Z))
+    assert_same_factor(make_factor(Z[order], y[order]), make_factor(Z, y))
+
+
+@clients
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_any_cut_into_chunks_gives_the_same_factor(Z, data):
+    Z, y = as_samples(Z)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(Z)), max_size=8)))
+    assert_same_factor(make_factor(Z, y, cuts), make_factor(Z, y))
+
+
+@clients
+@pytest.mark.parametrize("seed", range(3))
+def test_the_factor_depends_on_A_alone(Z, seed):
+    Z, y = as_samples(Z)
+    noise = np.random.default_rng(seed).normal(size=(len(Z), len(Z)))
+    Q = torch.from_numpy(np.linalg.qr(noise)[0])
+    rotated, factor = make_factor(Q @ Z, y), make_factor(Z, y)
+    assert torch.equal(rotated.pivots, factor.pivots)
+    torch.testing.assert_close(rotated.R, factor.R, rtol=0, atol=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(["normal", "relu", "integer"]),
+    n=st.integers(1, 60),
+    d=st.integers(6, 20),
+    seed=st.integers(0, 999),
+)
+def test_drawn_clients_are_factored_whatever_the_order_of_their_images(
+    draw, kind, n, d, seed
+):
+    Z, y = draw(kind, n, d, C, seed)
+    singular = torch.linalg.svdvals(Z)
+    singular = singular[singular > 1e-12 * singular[:1]]
+    order = np.random.default_rng(seed).permutation(n)
+    # R and S move with the condition number of Z; a small one is most of the draws.
+    condition = float(singular[0] / singular[-1]) if len(singular) else 1.0
+    atol = max(1e-10, 100 * condition * EPS * max(n, d))
+    assert_same_factor(make_factor(Z[order], y[order]), make_factor(Z, y), atol)
+
+
+@clients
+def test_the_factor_is_triangular_with_a_positive_diagonal(Z):
+    Z, y = as_samples(Z)
+    factor = make_factor(Z, y)
+    rank = len(factor.pivots)
+    leading = factor.R[:, factor.pivots]
+    assert torch.equal(leading, leading.triu())
+    assert (leading.diagonal() > 0).all()
+    assert rank == np.linalg.matrix_rank(Z.numpy(), tol=1e-9)
+
+
+@clients
+def test_the_factor_is_never_larger_than_the_sums(Z):
+    Z, y = as_samples(Z)
+    factor = make_factor(Z, y)
+    (rank, d), present = factor.R.shape, len(factor.classes)
+    # The trapezium that travels, against the triangle of A and the columns of b.
+    assert rank <= min(len(Z), d)
+    assert rank * d - rank * (rank - 1) // 2 <= d * (d + 1) // 2
+    assert factor.S.shape == (rank, present)
+    assert factor.classes.tolist() == sorted(set(y.tolist()))
+
+
+def test_an_image_never_travels_as_a_row_when_others_are_there():
+    # A plain QR leaves the last image in R as it is when leading columns are zero.
+    Z, y = as_samples(with_zero_columns(relu(3, 12, 21)))
+    R = make_factor(Z, y).R
+    for z in Z:
+        assert (R - z).norm(dim=1).min() > 1e-3
+        assert (R + z).norm(dim=1).min() > 1e-3
+
+
+def test_no_images_make_a_factor_of_no_rows():
+    builder = FactorBuilder(C)
+    builder.add(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
+    factor = builder.build()
+    assert factor.R.shape == (0, 5) and factor.S.shape == (0, 0)
+    assert factor.statistics().n == 0
+
+
+def test_a_buffer_may_be_reused_after_it_was_added():
+    Z, y = as_samples(relu(6, 5, 0))
+    expected = make_factor(Z, y)
+    builder = FactorBuilder(C)
+    for start in (0, 3):
+        buffer, labels = Z[start : start + 3].clone(), y[start : start + 3].clone()
+        builder.add(buffer, labels)
+        buffer.fill_(7.0)
+        labels.fill_(0)
+    assert_same_factor(builder.build(), expected)
+
+
+def test_building_twice_gives_the_same_factor():
+    Z, y = as_samples(relu(30, 5, 0))
+    builder = FactorBuilder(C)
+    builder.add(Z, y)
+    assert_same_factor(builder.build(), builder.build(), atol=0)
+
+
+def test_a_large_client_is_held_in_bounded_memory():
+    builder = FactorBuilder(C)
+    for seed in range(20):
+        builder.add(*as_samples(relu(50, 6, seed)))
+        assert len(builder._stack()[0]) <= 2 * 6
+
+
+def test_a_builder_without_chunks_is_refused():
+    with pytest.raises(ValueError, match="needs to know d"):
+        FactorBuilder(C).build()
+
+
+def test_chunks_of_other_features_are_refused():
+    builder = FactorBuilder(C)
+    builder.add(*as_samples(relu(3, 5, 0)))
+    with pytest.raises(ValueError, match="must have d = 5 features, got 6"):
+        builder.add(*as_samples(relu(3, 6, 0)))
+
+
+def test_damaged_features_are_refused():
+    Z, y = as_samples(relu(3, 5, 0))
+    Z[1, 1] = float("nan")
+    with pytest.raises(ValueError, match="Features must be finite"):
+        make_factor(Z, y)

@@ -1,0 +1,152 @@
+"""The penalty from the statistics, against GCV by its definition."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+from fed3r_app.core import RidgeStatistics, select_lambda
+from fed3r_app.core.gcv import _spectrum_by_eigh, _spectrum_by_tridiagonal
+
+# The search ends on a grid of a fiftieth of a coarse step, ln(1e10) / 100: 0.0046.
+RESOLUTION = 0.005
+
+
+def naive_gcv(Z, Y, lam):
+    """Return n ||(I - H) Y||^2 / tr(I - H)^2 with H = Z (Z'Z + lam I)^-1 Z'."""
+    n, d = Z.shape
+    H = Z @ np.linalg.solve(Z.T @ Z + lam * np.eye(d), Z.T)
+    residual = np.eye(n) - H
+    return n * np.square(residual @ Y).sum() / np.trace(residual) ** 2
+
+
+def naive_lambda(Z, Y):
+    largest = np.linalg.norm(Z, 2) ** 2
+    grid = np.logspace(-8, 2, 201) * largest
+    best = int(np.argmin([naive_gcv(Z, Y, lam) for lam in grid]))
+    fine = np.geomspace(grid[max(best - 1, 0)], grid[min(best + 1, 200)], 101)
+    return fine[np.argmin([naive_gcv(Z, Y, lam) for lam in fine])]
+
+
+def draw_noisy_problem(n, d, seed, num_classes=3):
+    """Return features whose classes are linear but for noise: some lam > 0 is best."""
+    rng = np.random.default_rng(seed)
+    Z = rng.normal(size=(n, d)) + 0.5
+    scores = Z @ rng.normal(size=(d, num_classes)) / math.sqrt(d)
+    y = (scores + rng.normal(size=scores.shape)).argmax(axis=1)
+    return torch.from_numpy(Z), torch.from_numpy(y)
+
+
+@pytest.mark.parametrize(
+    ("n", "d"), [(60, 8), (60, 20), (30, 1), (30, 2), (21, 20), (20, 20), (12, 30)]
+)
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.filterwarnings("ignore:ridge-lambda = 'auto' chose")
+def test_the_penalty_minimises_gcv_by_its_definition(n, d, seed):
+    Z, y = draw_noisy_problem(n, d, seed)
+    Y = np.eye(3)[y.numpy()]
+    lam = select_lambda(RidgeStatistics.of(Z, y, 3))
+    expected = naive_lambda(Z.numpy(), Y)
+    # At a flat minimum two grids part ways: then the errors must agree, to the
+    # square of the resolution.
+    near = abs(math.log(lam / expected)) <= 2 * RESOLUTION
+    error, least = naive_gcv(Z.numpy(), Y, lam), naive_gcv(Z.numpy(), Y, expected)
+    assert near or error <= least * (1 + RESOLUTION**2)
+
+
+@pytest.mark.parametrize("n", [8, 20, 30])
+@pytest.mark.parametrize("seed", range(3))
+def test_few_noisy_samples_do_not_ask_for_no_penalty(n, seed):
+    # Labels are half noise: interpolating them can't be right. The textbook
+    # difference of sums cancels to noise here and picks the lower end.
+    Z, y = draw_noisy_problem(n, 40, seed + 10)
+    largest = float(torch.linalg.matrix_norm(Z, 2)) ** 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        lam = select_lambda(RidgeStatistics.of(Z, y, 3))
+    assert lam > 1e-3 * largest
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_repeated_images_do_not_ask_for_no_penalty(copies):
+    # n <= d with rank below n: the copies are predicted without error at lam = 0.
+    Z, y = draw_noisy_problem(20, 40, seed=0)
+    expected = select_lambda(RidgeStatistics.of(Z, y, 3))
+    Z, y = torch.cat([Z, Z[:copies]]), torch.cat([y, y[:copies]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lam = select_lambda(RidgeStatistics.of(Z, y, 3))
+    assert expected / 4 < lam < expected * 4
+
+
+def test_rounded_statistics_of_few_samples_give_the_same_penalty():
+    # float32 lifts the d - n eigenvalues of zero far above the rounding of float64.
+    Z, y = draw_noisy_problem(20, 40, seed=0)
+    stats = RidgeStatistics.of(Z, y, 3)
+    rounded = RidgeStatistics(
+        stats.A.float().double(), stats.b.float().double(), stats.counts
+    )
+    assert select_lambda(rounded) == pytest.approx(select_lambda(stats), rel=RESOLUTION)
+
+
+@pytest.mark.parametrize(
+    ("kind", "n", "d"),
+    [("normal", 50, 2), ("relu", 50, 30), ("integer", 10, 30), ("relu", 200, 70)],
+)
+@pytest.mark.parametrize("num_classes", [1, 4, 100])
+def test_the_two_spectra_agree(draw, kind, n, d, num_classes):
+    stats = RidgeStatistics.of(*draw(kind, n, d, num_classes, 0), num_classes)
+    w, B2 = _spectrum_by_tridiagonal(stats)
+    expected_w, expected_B2 = _spectrum_by_eigh(stats)
+    # Backward stable: each eigenvalue moves by at most about d eps ||A||.
+    rounding = d * torch.finfo(torch.float64).eps
+    scale = float(expected_w.max())
+    torch.testing.assert_close(w, expected_w, rtol=0, atol=rounding * scale)
+    # Eigenvectors within a cluster are arbitrary; what GCV sums over them isn't.
+    for lam in (1e-3 * scale, scale):
+        torch.testing.assert_close(
+            (B2 / (w + lam)).sum(),
+            (expected_B2 / (expected_w + lam)).sum(),
+            rtol=1e3 * 10 * rounding,
+            atol=0,
+        )
+
+
+def test_the_statistics_are_left_alone(draw):
+    stats = RidgeStatistics.of(*draw("normal", 30, 6, 2, 0), 2)
+    before = stats.A.clone(), stats.b.clone()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        select_lambda(stats)
+    assert torch.equal(stats.A, before[0]) and torch.equal(stats.b, before[1])
+
+
+def test_a_choice_at_the_lower_end_is_warned_about():
+    # One blank-free class on one axis each: exactly linear, no penalty is needed.
+    Z = torch.eye(3, dtype=torch.float64).repeat(5, 1)
+    stats = RidgeStatistics.of(Z, torch.arange(15) % 3, 3)
+    with pytest.warns(UserWarning, match="an end of its range"):
+        lam = select_lambda(stats)
+    assert lam == pytest.approx(5e-8)
+
+
+def test_a_choice_at_the_upper_end_is_warned_about():
+    # Every class sums to zero, so the features say nothing of the labels.
+    Z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    stats = RidgeStatistics.of(Z, torch.tensor([0, 0, 1, 1]), 2)
+    with pytest.warns(UserWarning, match="an end of its range"):
+        lam = select_lambda(stats)
+    assert lam == pytest.approx(2e2)
+
+
+def test_features_of_zero_are_refused():
+    stats = RidgeStatistics.of(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]), 2)
+    with pytest.raises(ValueError, match="needs features other than zero"):
+        select_lambda(stats)
+
+
+def test_statistics_of_no_samples_are_refused():
+    with pytest.raises(ValueError, match="needs samples, got none"):
+        select_lambda(RidgeStatistics.zeros(3, 2))

@@ -1,0 +1,128 @@
+"""Closed-form classifiers: known answers, laws, and what is refused."""
+
+import pytest
+import torch
+
+from fed3r_app.core import RidgeStatistics, class_means, solve_ridge
+
+EPS = torch.finfo(torch.float64).eps
+
+
+def make_statistics(A, b, counts):
+    return RidgeStatistics(
+        torch.tensor(A, dtype=torch.float64),
+        torch.tensor(b, dtype=torch.float64),
+        torch.tensor(counts),
+    )
+
+
+def test_a_two_by_two_system_solved_by_hand():
+    # (A + I) W = b with A + I = [[2, 1], [1, 3]], whose inverse is
+    # [[3, -1], [-1, 2]] / 5; so W = [[3, 8], [-1, -1]] / 5 for b = [[1, 3], [0, 1]].
+    stats = make_statistics([[1, 1], [1, 2]], [[1, 3], [0, 1]], [1, 1])
+    expected = torch.tensor([[3, 8], [-1, -1]], dtype=torch.float64) / 5
+    W = solve_ridge(stats, 1.0, normalize=False)
+    torch.testing.assert_close(W, expected, rtol=16 * EPS, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["normal", "relu"])
+def test_columns_have_norm_one_and_keep_their_direction(draw, kind):
+    stats = RidgeStatistics.of(*draw(kind, 60, 10, 4, 0), 4)
+    W, raw = solve_ridge(stats, 0.3), solve_ridge(stats, 0.3, normalize=False)
+    ones = torch.ones(4, dtype=torch.float64)
+    torch.testing.assert_close(W.norm(dim=0), ones, rtol=16 * EPS, atol=0)
+    torch.testing.assert_close(W * raw.norm(dim=0), raw, rtol=16 * EPS, atol=0)
+
+
+def test_the_intercept_is_divided_by_the_norm_of_the_others(draw):
+    Z, y = draw("relu", 60, 9, 4, 0)
+    Z[:, -1] = 1
+    stats = RidgeStatistics.of(Z, y, 4)
+    raw = solve_ridge(stats, 0.3, normalize=False)
+    W = solve_ridge(stats, 0.3, intercept=True)
+    expected = raw / raw[:-1].norm(dim=0)
+    torch.testing.assert_close(W, expected, rtol=16 * EPS, atol=0)
+    assert not torch.allclose(W.norm(dim=0), torch.ones(4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("solve", [lambda stats: solve_ridge(stats, 0.1), class_means])
+def test_a_class_without_samples_keeps_a_column_of_zeros(draw, solve):
+    Z, y = draw("normal", 30, 5, 2, 0)
+    W = solve(RidgeStatistics.of(Z, 2 * y, 4))
+    assert not W[:, [1, 3]].any()
+    assert torch.isfinite(W).all()
+
+
+@pytest.mark.parametrize("solve", [lambda stats: solve_ridge(stats, 0.1), class_means])
+def test_a_class_of_blank_images_is_warned_about(solve):
+    Z = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
+    stats = RidgeStatistics.of(Z, torch.tensor([0, 1]), 2)
+    with pytest.warns(UserWarning, match=r"1 classes with samples .* norm 0 .*\[1\]"):
+        W = solve(stats)
+    assert not W[:, 1].any()
+
+
+@pytest.mark.parametrize("kind", ["normal", "relu", "integer"])
+@pytest.mark.parametrize("lam", [0.01, 1.0])
+def test_samples_stacked_twice_are_half_the_penalty(draw, kind, lam):
+    Z, y = draw(kind, 40, 8, 3, 1)
+    once = RidgeStatistics.of(Z, y, 3)
+    twice = RidgeStatistics.of(torch.cat([Z, Z]), torch.cat([y, y]), 3)
+    # (2A + 2 lam I) W = 2b is (A + lam I) W = b; cond(A + lam I) eps bounds the rest.
+    condition = float(once.A.trace()) / lam + 1
+    torch.testing.assert_close(
+        solve_ridge(twice, 2 * lam, normalize=False),
+        solve_ridge(once, lam, normalize=False),
+        rtol=10 * condition * EPS,
+        atol=10 * condition * EPS,
+    )
+
+
+@pytest.mark.parametrize("lam", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_penalty_that_is_not_positive_and_finite_is_refused(lam):
+    with pytest.raises(ValueError, match=f"ridge-lambda must be > 0 .* got {lam}"):
+        solve_ridge(RidgeStatistics.zeros(2, 2), lam)
+
+
+@pytest.mark.parametrize("solve", [lambda stats: solve_ridge(stats, 0.1), class_means])
+def test_statistics_of_no_samples_are_refused(solve):
+    with pytest.raises(ValueError, match="There are no samples in the statistics"):
+        solve(RidgeStatistics.zeros(3, 2))
+
+
+def test_a_penalty_lost_in_rounding_is_rescued_with_a_warning():
+    # One direction of size 1e16 and a penalty of 1e-8: their sum rounds to A, which
+    # is singular.
+    Z = torch.full((1, 3), 1e8, dtype=torch.float64)
+    stats = RidgeStatistics.of(Z, torch.tensor([0]), 1)
+    with pytest.warns(UserWarning, match=r"is lost in rounding; .* was added"):
+        W = solve_ridge(stats, 1e-8)
+    assert torch.isfinite(W).all()
+
+
+@pytest.mark.parametrize("damage", [-1e6, float("nan")])
+def test_damaged_statistics_are_refused(draw, damage):
+    stats = RidgeStatistics.of(*draw("normal", 20, 4, 2, 0), 2)
+    stats.A[1, 1] = damage
+    with pytest.raises(ValueError, match="Are the statistics damaged"):
+        solve_ridge(stats, 0.1)
+
+
+@pytest.mark.parametrize("kind", ["normal", "relu", "integer"])
+def test_class_means_are_those_of_a_plain_loop(draw, kind):
+    Z, y = draw(kind, 40, 8, 3, 2)
+    means = class_means(RidgeStatistics.of(Z, y, 3))
+    for c in range(3):
+        mean = torch.stack([z for z, k in zip(Z, y, strict=True) if k == c]).mean(0)
+        # A mean of 40 values of size 1: cancellation leaves 40 eps at most.
+        torch.testing.assert_close(
+            means[:, c], mean / mean.norm(), rtol=0, atol=40 * EPS / float(mean.norm())
+        )
+
+
+def test_solving_leaves_the_statistics_alone(draw):
+    stats = RidgeStatistics.of(*draw("normal", 20, 4, 2, 0), 2)
+    before = stats.A.clone(), stats.b.clone()
+    solve_ridge(stats, 0.1)
+    class_means(stats)
+    assert torch.equal(stats.A, before[0]) and torch.equal(stats.b, before[1])

@@ -1,0 +1,82 @@
+"""The claim of the method: no split and no order of the clients shows in W."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
+
+from fed3r_app.core import FactorBuilder, RidgeStatistics, RunningSum, solve_ridge
+
+N, D, C, LAM = 160, 24, 6, 0.5
+# Cuts at equal places make empty clients, neighbouring ones clients of one image.
+CUTS = st.lists(st.integers(0, N), max_size=40)
+KINDS = st.sampled_from(["normal", "relu", "integer"])
+
+
+def relative_difference(one, other):
+    return float((one - other).norm() / other.norm())
+
+
+def make_clients(Z, y, cuts, order_seed):
+    order = np.random.default_rng(order_seed).permutation(N)
+    Z, y = Z[order], y[order]
+    bounds = sorted(cuts)
+    clients = list(zip(Z.tensor_split(bounds), y.tensor_split(bounds), strict=True))
+    np.random.default_rng(order_seed + 1).shuffle(clients)
+    return clients
+
+
+def make_factor(Z, y, num_classes=C):
+    builder = FactorBuilder(num_classes)
+    builder.add(Z, y)
+    return builder.build()
+
+
+@settings(max_examples=60, deadline=None)
+@given(kind=KINDS, seed=st.integers(0, 99), cuts=CUTS, order=st.integers(0, 99))
+def test_any_split_in_any_order_gives_the_pooled_solution(
+    draw, kind, seed, cuts, order
+):
+    Z, y = draw(kind, N, D, C, seed)
+    pooled = RidgeStatistics.of(Z, y, C)
+    # cond(A + lam I) <= trace / lam + 1, below 1e4 here: times eps (2e-16) that is
+    # 2e-12, which leaves sums of 160 terms ample room under the promised 1e-9.
+    assert float(pooled.A.trace()) / LAM < 1e4
+    expected = solve_ridge(pooled, LAM)
+
+    clients = make_clients(Z, y, cuts, order)
+    total = sum(
+        (RidgeStatistics.of(*client, C) for client in clients),
+        start=RidgeStatistics.zeros(D, C),
+    )
+    running = RunningSum(RidgeStatistics.zeros(D, C))
+    for client in clients:
+        running.add(make_factor(*client))
+
+    for stats in (total, running.value()):
+        assert torch.equal(stats.counts, pooled.counts)
+        assert relative_difference(solve_ridge(stats, LAM), expected) <= 1e-9
+
+
+@pytest.mark.parametrize("kind", ["normal", "relu", "integer"])
+@pytest.mark.parametrize("lam", [0.01, 1.0, 100.0])
+def test_the_solution_is_that_of_scikit_learn(draw, kind, lam):
+    Z, y = draw(kind, 300, 40, 5, seed=3)
+    ridge = Ridge(alpha=lam, fit_intercept=False, solver="cholesky")
+    ridge.fit(Z.numpy(), np.eye(5)[y.numpy()])
+    W = solve_ridge(RidgeStatistics.of(Z, y, 5), lam, normalize=False)
+    # cond(A + lam I) < 1e6, times eps: 1e-10.
+    assert relative_difference(W, torch.from_numpy(ridge.coef_.T)) <= 1e-8
+
+
+def test_scikit_learn_agrees_on_pooled_features_of_single_image_clients(draw):
+    Z, y = draw("relu", 50, 80, 4, seed=4)
+    total = RunningSum(RidgeStatistics.zeros(80, 4))
+    for row in range(50):
+        total.add(make_factor(Z[row : row + 1], y[row : row + 1], 4))
+    ridge = Ridge(alpha=0.1, fit_intercept=False, solver="svd")
+    ridge.fit(Z.numpy(), np.eye(4)[y.numpy()])
+    W = solve_ridge(total.value(), 0.1, normalize=False)
+    assert relative_difference(W, torch.from_numpy(ridge.coef_.T)) <= 1e-8

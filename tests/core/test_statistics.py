@@ -1,0 +1,172 @@
+"""Statistics are values: the laws of + and -, and what is refused."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fed3r_app.core import RidgeStatistics, solve_ridge
+
+KINDS = st.sampled_from(["normal", "relu", "integer"])
+
+
+def assert_close(one, other, scale):
+    """Sums of a few terms of size scale agree to a few roundings of it."""
+    tolerance = {"rtol": 0, "atol": 16 * torch.finfo(torch.float64).eps * scale}
+    torch.testing.assert_close(one.A, other.A, **tolerance)
+    torch.testing.assert_close(one.b, other.b, **tolerance)
+    assert torch.equal(one.counts, other.counts)
+
+
+def largest(stats):
+    return float(stats.A.diagonal().max())
+
+
+@pytest.mark.parametrize("kind", ["normal", "relu", "integer"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_statistics_are_sums_over_samples_in_float64(draw, kind, dtype):
+    Z, y = draw(kind, 20, 7, 4, seed=0)
+    Z = Z.to(dtype)
+    stats = RidgeStatistics.of(Z, y, 4)
+    naive = RidgeStatistics.zeros(7, 4)
+    for z, label in zip(Z.double(), y, strict=True):
+        naive.A.add_(torch.outer(z, z))
+        naive.b[:, label] += z
+        naive.counts[label] += 1
+    assert_close(stats, naive, largest(naive))
+    assert (stats.d, stats.num_classes, stats.n) == (7, 4, 20)
+    assert stats.A.device == Z.device
+
+
+@pytest.mark.parametrize(("n", "d"), [(1, 7), (50, 33), (13, 500), (300, 129)])
+def test_A_is_symmetric_to_the_last_bit(draw, n, d):
+    Z, y = draw("normal", n, d, 2, seed=1)
+    A = RidgeStatistics.of(Z, y, 2).A
+    assert torch.equal(A, A.T)
+
+
+def test_no_samples_give_the_empty_statistics():
+    nothing = RidgeStatistics.of(
+        torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), 2
+    )
+    assert nothing.n == 0
+    assert not nothing.A.any() and not nothing.b.any()
+
+
+@settings(max_examples=30, deadline=None)
+@given(kind=KINDS, seed=st.integers(0, 999))
+def test_the_empty_statistics_are_neutral(draw, kind, seed):
+    stats = RidgeStatistics.of(*draw(kind, 9, 5, 3, seed), 3)
+    empty = RidgeStatistics.zeros(5, 3)
+    for total in (stats + empty, empty + stats, stats - empty):
+        assert torch.equal(total.A, stats.A)
+        assert torch.equal(total.b, stats.b)
+        assert torch.equal(total.counts, stats.counts)
+
+
+@settings(max_examples=30, deadline=None)
+@given(kind=KINDS, seed=st.integers(0, 999), sizes=st.tuples(*[st.integers(0, 12)] * 3))
+def test_addition_commutes_and_associates(draw, kind, seed, sizes):
+    one, two, three = (
+        RidgeStatistics.of(*draw(kind, size, 5, 3, seed + shift), 3)
+        for shift, size in enumerate(sizes)
+    )
+    scale = largest(one + two + three)
+    assert_close(one + two, two + one, scale)
+    assert_close((one + two) + three, one + (two + three), scale)
+
+
+@settings(max_examples=30, deadline=None)
+@given(kind=KINDS, seed=st.integers(0, 999), leaving=st.integers(0, 20))
+def test_added_then_subtracted_is_never_added(draw, kind, seed, leaving):
+    stays = RidgeStatistics.of(*draw(kind, 15, 5, 3, seed), 3)
+    leaves = RidgeStatistics.of(*draw(kind, leaving, 5, 3, seed + 1), 3)
+    total = stays + leaves
+    assert_close(total - leaves, stays, largest(total))
+
+
+def test_the_union_of_two_data_sets_has_the_sum_of_their_statistics(draw):
+    Z, y = draw("relu", 40, 6, 3, seed=5)
+    whole = RidgeStatistics.of(Z, y, 3)
+    parts = RidgeStatistics.of(Z[:11], y[:11], 3) + RidgeStatistics.of(
+        Z[11:], y[11:], 3
+    )
+    assert_close(parts, whole, largest(whole))
+
+
+def test_a_class_that_has_left_keeps_no_rounding_errors():
+    # 0.1 + 0.2 - 0.1 - 0.2 is 3e-17, which the normalisation would make 1.
+    Z = torch.tensor([[0.3], [0.1], [0.2]], dtype=torch.float64)
+    y = torch.tensor([0, 1, 1])
+    total = RidgeStatistics.of(Z, y, 2)
+    singles = [RidgeStatistics.of(Z[i : i + 1], y[i : i + 1], 2) for i in (1, 2)]
+    rest = total - singles[0] - singles[1]
+    assert rest.counts.tolist() == [1, 0]
+    assert rest.b[:, 1].tolist() == [0.0]
+    assert solve_ridge(rest, 0.1)[:, 1].tolist() == [0.0]
+
+
+def test_operations_leave_their_operands_alone(draw):
+    one = RidgeStatistics.of(*draw("normal", 9, 5, 3, 0), 3)
+    two = RidgeStatistics.of(*draw("normal", 9, 5, 3, 0), 3)
+    before = one.A.clone(), one.b.clone(), one.counts.clone()
+    _ = one + two, one - two, one.to("cpu")
+    assert all(map(torch.equal, before, (one.A, one.b, one.counts)))
+
+
+def test_subtracting_more_than_there_is_is_refused(draw):
+    few = RidgeStatistics.of(*draw("normal", 3, 4, 2, 0), 2)
+    many = RidgeStatistics.of(*draw("normal", 30, 4, 2, 0), 2)
+    with pytest.raises(ValueError, match="must be part of the total; class"):
+        few - many
+
+
+@pytest.mark.parametrize("operation", ["__add__", "__sub__"])
+@pytest.mark.parametrize("shape", [(5, 3), (4, 2)])
+def test_statistics_of_another_space_are_refused(operation, shape):
+    here = RidgeStatistics.zeros(4, 3)
+    with pytest.raises(
+        ValueError,
+        match=rf"must agree on \(d, C\); got \(4, 3\) and \({shape[0]}, {shape[1]}\)",
+    ):
+        getattr(here, operation)(RidgeStatistics.zeros(*shape))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_features_that_are_not_finite_are_refused(draw, bad):
+    Z, y = draw("normal", 6, 4, 2, 0)
+    Z[2, 1] = bad
+    with pytest.raises(ValueError, match=r"must be finite, got .* 1 of 6 rows"):
+        RidgeStatistics.of(Z, y, 2)
+
+
+@pytest.mark.parametrize("bad", [-1, 2])
+def test_labels_out_of_range_are_refused(draw, bad):
+    Z, y = draw("normal", 6, 4, 2, 0)
+    y[3] = bad
+    with pytest.raises(ValueError, match=r"Labels must lie in \[0, 2\)"):
+        RidgeStatistics.of(Z, y, 2)
+
+
+def test_labels_of_another_dtype_are_refused(draw):
+    Z, y = draw("normal", 6, 4, 2, 0)
+    with pytest.raises(TypeError, match="Labels must be int64, got"):
+        RidgeStatistics.of(Z, y.to(torch.int32), 2)
+
+
+@pytest.mark.parametrize("shape", [(6,), (6, 2, 2), (5, 4)])
+def test_samples_of_the_wrong_shape_are_refused(draw, shape):
+    _, y = draw("normal", 6, 4, 2, 0)
+    with pytest.raises(ValueError, match=r"must have shapes \(n, d\) and \(n,\)"):
+        RidgeStatistics.of(torch.zeros(shape), y, 2)
+
+
+def test_parts_that_do_not_fit_together_are_refused():
+    A, b = torch.zeros(3, 3).double(), torch.zeros(3, 2).double()
+    counts = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"must have shapes \(d, d\), \(d, C\)"):
+        RidgeStatistics(A[:2], b, counts)
+    with pytest.raises(ValueError, match=r"got .* and \(1,\)"):
+        RidgeStatistics(A, b, counts[:1])
+    with pytest.raises(TypeError, match="must be float64, float64 and int64"):
+        RidgeStatistics(A.float(), b, counts)

