@@ -59,6 +59,10 @@ def _positive(key: str, value: Value, rule: str = "a number > 0") -> float:
     raise ValueError(f"{key} must be {rule}, got {value!r}.")
 
 
+def _not_negative(key: str, value: Value) -> float:
+    return 0.0 if value == 0 else _positive(key, value, "a number >= 0")
+
+
 def _auto_or_positive(key: str, value: Value) -> Value:
     return value if value == "auto" else _positive(key, value, "'auto' or a number > 0")
 
@@ -84,7 +88,7 @@ class Config:
     image_size: Count
     extract_dtype: Annotated[str, _one_of("float32", "bfloat16")]
 
-    method: Annotated[str, _one_of("fed3r", "fed3r-rf", "fedncm")]
+    method: Annotated[str, _one_of("fed3r", "fed3r-rf", "fedncm", "none")]
     ridge_lambda: AutoOrPositive
     normalize_classes: Flag
     fit_intercept: Flag
@@ -103,6 +107,22 @@ class Config:
 
     upload: Annotated[str, _one_of(*FORMS)]
     upload_dtype: Annotated[str, _one_of(*DTYPES)]
+
+    finetune: Annotated[str, _one_of("none", "full", "lp", "feat")]
+    optimizer: Annotated[str, _one_of("fedavg", "fedavgm", "scaffold")]
+    rounds: Annotated[int, _at_least(1)]
+    local_epochs: Annotated[int, _at_least(1)]
+    batch_size: Annotated[int, _at_least(1)]
+    lr: AutoOrPositive
+    weight_decay: Annotated[float, _not_negative]
+    server_lr: Positive
+    server_momentum: Annotated[float, _not_negative]
+    temperature: AutoOrPositive
+    batch_norm: Annotated[str, _one_of("frozen", "train")]
+    augment: Flag
+    early_stopping: Count
+    probe: Flag
+    refit: Flag
 
     seed: Count
     device: Text
@@ -156,6 +176,48 @@ class Config:
             )
         if self.resume and not self.run_name:
             raise ValueError("run-name must name the run to resume, got ''.")
+        self._check_fine_tuning()
+
+    def _check_fine_tuning(self) -> None:
+        """Refuse settings of the fine-tuning that contradict each other."""
+        if self.method == "none":
+            if self.finetune in ("none", "feat"):
+                raise ValueError(
+                    "finetune must be full or lp with method = 'none', got "
+                    f"{self.finetune!r}: a random classifier has to be trained."
+                )
+            if self.client_evaluation:
+                raise ValueError(
+                    "client-evaluation must be false with method = 'none', got true: "
+                    "it is of the classifier in closed form."
+                )
+        if self.method == "fed3r-rf" and self.finetune in ("full", "feat"):
+            raise ValueError(
+                "finetune must be none or lp with method = 'fed3r-rf', got "
+                f"{self.finetune!r}: random features are those of a fixed backbone."
+            )
+        moves_backbone = self.finetune in ("full", "feat")
+        if (self.probe or self.refit) and not moves_backbone:
+            raise ValueError(
+                "probe and refit must be false unless finetune = 'full' or 'feat', got "
+                f"finetune = {self.finetune!r}: the features stay the same."
+            )
+        if moves_backbone and self.backbone == "pixels":
+            raise ValueError(
+                "finetune must be none or lp with backbone = 'pixels', got "
+                f"{self.finetune!r}: pixels have no weights to train."
+            )
+        if self.augment and (not moves_backbone or self.dataset == "digits"):
+            raise ValueError(
+                "augment must be false unless finetune = 'full' or 'feat' on images "
+                f"that may be mirrored, got dataset = {self.dataset!r}, finetune = "
+                f"{self.finetune!r}."
+            )
+        if self.server_momentum and self.optimizer != "fedavgm":
+            raise ValueError(
+                "server-momentum must be 0 unless optimizer = 'fedavgm', got "
+                f"{self.server_momentum:g} with {self.optimizer!r}."
+            )
 
 
 def _readers() -> dict[str, Reader]:

@@ -86,3 +86,41 @@ def _blank_image(module: nn.Module, image_size: int, channels: int) -> Tensor:
     parameter = next(module.parameters(), None)
     image = torch.zeros(1, channels, image_size, image_size)
     return image if parameter is None else image.to(parameter.device, parameter.dtype)
+
+
+def trained_values(
+    finetune: str, backbone_values: int, classifier_values: int, scaffold: bool
+) -> int:
+    """Return the values a client receives, and sends, in a round of fine-tuning.
+
+    m = b + c for ``full``, c for ``lp``, b for ``feat``; twice that with Scaffold,
+    whose control variates travel too.
+
+    Parameters
+    ----------
+    finetune : str
+        ``full``, ``lp`` or ``feat``.
+    backbone_values, classifier_values : int
+        b, the trainable parameters of the backbone, and c = dC.
+    scaffold : bool
+        Whether control variates travel.
+    """
+    trained = {
+        "full": backbone_values + classifier_values,
+        "lp": classifier_values,
+        "feat": backbone_values,
+    }[finetune]
+    return 2 * trained if scaffold else trained
+
+
+def training_flops(
+    finetune: str, num_samples: float, epochs: int, forward_flops: float, d_times_c: int
+) -> float:
+    """Return the FLOPs of a client in a round of fine-tuning.
+
+    A backward pass costs two forward ones: 3 E n (F_phi + F_head), and for ``lp``
+    E n (F_phi + 3 F_head), as in the paper, which runs the backbone in every epoch.
+    """
+    if finetune == "lp":
+        return epochs * num_samples * (forward_flops + 3 * d_times_c)
+    return 3 * epochs * num_samples * (forward_flops + d_times_c)

@@ -52,7 +52,8 @@ def extract_features(
     device : torch.device
         Where the network runs.
     dtype : str
-        "float32", or "bfloat16": faster, and other features in the third digit.
+        "float32", or "bfloat16": other features in the third digit, and faster only
+        on processors with bfloat16 instructions (many times slower without).
     batch_size : int or None
         None for what is fastest; it does not change the features beyond rounding.
     progress : callable or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 
@@ -29,6 +30,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _flwr_run(options: list[str]) -> int:
+    # Asked to end, it still stops what it started.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     try:
         with PrivateSuperLink(Path.cwd() / ".flwr") as superlink:
             return 0 if superlink.run(".", *options) else 1

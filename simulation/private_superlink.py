@@ -17,12 +17,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 
 CONNECTION = "private"
 _START_SECONDS = 60.0
-_STOP_SECONDS = 20.0
+_STOP_SECONDS = 10.0
 # Use the environment at hand instead of installing torch again for every run; no word
 # to the outside.
 _ENVIRONMENT = {
@@ -58,7 +59,7 @@ class PrivateSuperLink:
             "FLWR_HOME": str(home),
             **(environment or {}),
         }
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> PrivateSuperLink:
         self.home.mkdir(parents=True, exist_ok=True)
@@ -67,18 +68,8 @@ class PrivateSuperLink:
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
             f'address = "{address}"\ninsecure = true\n'
         )
-        command = ["flower-superlink", "--insecure", "--simulation", "--host"]
-        command += ["127.0.0.1", "--port", str(self.port)]
-        command += ["--log-file", str(self.log_path)]
-        self._process = subprocess.Popen(
-            command,
-            env=self.environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
         try:
-            self._wait_until_healthy(f"http://{address}/health")
+            self._start_processes(address)
         except BaseException:
             self.stop()
             raise
@@ -97,13 +88,27 @@ class PrivateSuperLink:
         """Where the SuperLink writes its log."""
         return self.home / "superlink.log"
 
-    def run(self, *arguments: str) -> bool:
+    def run(self, *arguments: str, output: Path | None = None) -> bool:
         """Call ``flwr run`` with live output; return whether the run completed.
 
         Flower's command ends well whatever became of the run, so its status is asked.
+
+        Parameters
+        ----------
+        *arguments : str
+            The app's folder, and options of ``flwr run``.
+        output : Path or None
+            File for the output; None shows it.
         """
         command = ["flwr", "run", *arguments, "--stream"]
-        started = subprocess.run(command, env=self.environment, check=False)
+        with output.open("wb") if output else nullcontext() as file:
+            started = subprocess.run(
+                command,
+                env=self.environment,
+                check=False,
+                stdout=file,
+                stderr=subprocess.STDOUT if file else None,
+            )
         return started.returncode == 0 and self.last_status() == "finished:completed"
 
     def last_status(self) -> str:
@@ -117,19 +122,43 @@ class PrivateSuperLink:
 
     def stop(self) -> None:
         """Stop the SuperLink and everything it started."""
-        if self._process is None:
+        if not self._processes:
             return
-        group = self._process.pid  # the leader of its own session
+        group = self._processes[0].pid
         for number in (signal.SIGTERM, signal.SIGKILL):
             if _signal_group(group, number):
-                _wait(self._process, _STOP_SECONDS)
-        self._process = None
+                self._wait_until_gone(group)
+        self._processes = []
+
+    def _start_processes(self, address: str) -> None:
+        """Start the SuperLink, then what runs its apps, in one process group.
+
+        Left to itself, the SuperLink starts the second in a session of its own, where
+        no signal to the group would reach it, nor Ray.
+        """
+        command = ["flower-superlink", "--insecure", "--simulation"]
+        command += ["--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--isolation", "process", "--log-file", str(self.log_path)]
+        self._start(command, group=0)
+        self._wait_until_healthy(f"http://{address}/health")
+        command = ["flower-superexec", "--insecure", "--runtime-api-address", address]
+        self._start(command, group=self._processes[0].pid)
+
+    def _start(self, command: list[str], group: int) -> None:
+        process = subprocess.Popen(
+            command,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            process_group=group,
+        )
+        self._processes.append(process)
 
     def _wait_until_healthy(self, url: str) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
-            assert self._process is not None
-            if self._process.poll() is not None:
+            if self._processes[0].poll() is not None:
                 break
             try:
                 with urllib.request.urlopen(url, timeout=1):
@@ -137,6 +166,13 @@ class PrivateSuperLink:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.2)
         raise RuntimeError(f"The SuperLink did not start. See {self.log_path}.")
+
+    def _wait_until_gone(self, group: int) -> None:
+        deadline = time.monotonic() + _STOP_SECONDS
+        while _signal_group(group, 0) and time.monotonic() < deadline:
+            for process in self._processes:
+                process.poll()  # takes leave of a child that has ended
+            time.sleep(0.05)
 
 
 def _free_port() -> int:
@@ -146,16 +182,10 @@ def _free_port() -> int:
         return port
 
 
-def _signal_group(group: int, number: signal.Signals) -> bool:
+def _signal_group(group: int, number: int) -> bool:
+    """Send a signal (0: none) to a process group; return whether it is there."""
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         return False
     return True
-
-
-def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
-    try:
-        process.wait(seconds)
-    except subprocess.TimeoutExpired:
-        pass

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
 
-from flwr.app import Message
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 # Flower's simulation scans every stored message for every node, again and again: more
@@ -33,22 +34,36 @@ def exchange(
         Seconds from sending a message after which its reply is no longer waited for.
         A node that is silent yields nothing.
     """
-    waiting: dict[str, float] = {}
+    waiting: dict[str, tuple[Message, float]] = {}
     queue = iter(messages)
     pause = _SHORTEST_PAUSE
     while True:
-        for message in islice(queue, IN_FLIGHT - len(waiting)):
+        while len(waiting) < IN_FLIGHT and (message := next(queue, None)) is not None:
             # One at a time: a node that is gone has its message dropped, unsaid.
             for message_id in grid.push_messages([message]):
-                waiting[message_id] = time.monotonic() + timeout
+                waiting[message_id] = (message, time.monotonic() + timeout)
         if not waiting:
             return
-        replies = list(grid.pull_messages(list(waiting)))
-        for reply in replies:
-            waiting.pop(reply.metadata.reply_to_message_id, None)
-            yield reply
-        now = time.monotonic()
-        waiting = {key: end for key, end in waiting.items() if end > now}
+        now = time.monotonic()  # before pulling: what has come by then is not late
+        replies = deque(grid.pull_messages(list(waiting)))
         pause = _SHORTEST_PAUSE if replies else min(pause * 1.5, _LONGEST_PAUSE)
-        if waiting and not replies:
+        while replies:
+            reply = replies.popleft()
+            question, _ = waiting.pop(reply.metadata.reply_to_message_id, (None, now))
+            if question is not None:
+                yield _in_its_name(reply, question)
+        waiting = {key: value for key, value in waiting.items() if value[1] > now}
+        if waiting and pause > _SHORTEST_PAUSE:
             time.sleep(pause)
+
+
+def _in_its_name(reply: Message, question: Message) -> Message:
+    """Return the reply, in the name of the node that was asked.
+
+    For a node that is gone the SuperLink replies with an error, in its own name.
+    """
+    if reply.metadata.src_node_id == question.metadata.dst_node_id:
+        return reply
+    reason = reply.error.reason if reply.has_error() else "another node replied"
+    error = Error(ErrorCode.NODE_UNAVAILABLE, reason)
+    return Message(error, reply_to=question)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from logging import INFO, WARNING
@@ -165,10 +166,13 @@ class Fed3R(Strategy):
                     reply.error.reason,
                 )
                 continue
-            metrics = reply.content.metric_records["metrics"]
-            n = int(metrics["num-examples"])  # type: ignore[arg-type]
-            correct += int(metrics["correct"])  # type: ignore[arg-type]
-            loss += n * float(metrics["loss"])  # type: ignore[arg-type]
+            try:
+                n, right, mean_loss = _read_evaluation(reply)
+            except (KeyError, TypeError, ValueError) as error:
+                node = reply.metadata.src_node_id
+                log(WARNING, "Evaluation on node %s can't be read: %r", node, error)
+                continue
+            correct, loss = correct + right, loss + n * mean_loss
             total, clients = total + n, clients + 1
         if not total:
             return None
@@ -275,3 +279,13 @@ class Fed3R(Strategy):
     def _log_progress(self, server_round: int) -> None:
         counted, total = len(self.cohorts.counted), len(self.cohorts.clients)
         log(INFO, "round %d: %d of %d clients counted", server_round, counted, total)
+
+
+def _read_evaluation(reply: Message) -> tuple[int, int, float]:
+    """Return n, the number of correct predictions and the mean loss of a reply."""
+    metrics = reply.content.metric_records["metrics"]
+    n, correct = int(metrics["num-examples"]), int(metrics["correct"])  # type: ignore[arg-type]
+    loss = float(metrics["loss"])  # type: ignore[arg-type]
+    if not 0 <= correct <= n or not math.isfinite(loss):
+        raise ValueError(f"{correct} of {n} correct, loss {loss}")
+    return n, correct, loss

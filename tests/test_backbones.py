@@ -176,6 +176,7 @@ def test_a_model_without_linear_layer_is_refused() -> None:
         _ = backbone.dim
 
 
+@pytest.mark.filterwarnings("ignore:The default weight initialization:FutureWarning")
 def test_a_size_the_network_cannot_take_is_refused() -> None:
     backbone = load_backbone("inception_v3", "random", 32)
     with pytest.raises(ValueError, match="image-size must suit backbone = 'inception"):

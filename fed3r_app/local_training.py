@@ -1,0 +1,124 @@
+"""Training at a client: plain SGD on its own images or features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# indices of a batch -> model input, on the model's device
+ReadBatch = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How a client trains.
+
+    Parameters
+    ----------
+    epochs, batch_size, lr, weight_decay
+        Of SGD without momentum.
+    temperature : float
+        The logits are divided by it in the loss.
+    train_batch_norm : bool
+        Normalise by the batch and follow it with the running statistics.
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float
+    weight_decay: float
+    temperature: float
+    train_batch_norm: bool = False
+
+
+@dataclass(frozen=True)
+class TrainingOutcome:
+    """Mean loss over all samples seen, and the number of steps taken."""
+
+    loss: float
+    steps: int
+
+
+def train(
+    model: nn.Module,
+    trained: Mapping[str, nn.Parameter],
+    read_batch: ReadBatch,
+    labels: Tensor,
+    settings: TrainingSettings,
+    generator: torch.Generator,
+    correction: Mapping[str, Tensor] | None = None,
+) -> TrainingOutcome:
+    """Train in place; raise ValueError as soon as a loss is not finite.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Maps a batch to logits.
+    trained : mapping
+        The parameters to move, by name; all others stay as they are.
+    read_batch : callable
+        Returns the model's input for some indices into labels.
+    labels : Tensor of shape (n,)
+        Classes.
+    settings : TrainingSettings
+        How.
+    generator : torch.Generator
+        Draws the order of the samples.
+    correction : mapping or None
+        Scaffold's c - c_i, added to each gradient.
+    """
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for parameter in trained.values():
+        parameter.requires_grad_(True)
+    model.train(settings.train_batch_norm and len(labels) > 1)
+    optimizer = torch.optim.SGD(
+        trained.values(), lr=settings.lr, weight_decay=settings.weight_decay
+    )
+    total, steps = 0.0, 0
+    for _ in range(settings.epochs):
+        for batch in _batches(len(labels), settings.batch_size, generator):
+            logits = model(read_batch(batch)) / settings.temperature
+            loss = functional.cross_entropy(logits, labels[batch])
+            if not bool(torch.isfinite(loss)):
+                raise ValueError(
+                    f"The training loss became {float(loss.detach())} after {steps} "
+                    f"steps with lr = {settings.lr:g}. Lower lr."
+                )
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            _correct(trained, correction)
+            optimizer.step()
+            total, steps = total + float(loss.detach()) * len(batch), steps + 1
+    seen = max(settings.epochs * len(labels), 1)
+    return TrainingOutcome(total / seen, steps)
+
+
+def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Yield shuffled indices; a last one left alone joins the batch before it.
+
+    Batch norm in training mode can't normalise a single small image.
+    """
+    order = torch.randperm(n, generator=generator)
+    ends = list(range(size, n, size))
+    if ends and n - ends[-1] == 1:
+        ends.pop()
+    start = 0
+    for end in [*ends, n]:
+        if end > start:
+            yield order[start:end]
+        start = end
+
+
+def _correct(
+    trained: Mapping[str, nn.Parameter], correction: Mapping[str, Tensor] | None
+) -> None:
+    if correction is None:
+        return
+    for name, parameter in trained.items():
+        assert parameter.grad is not None
+        parameter.grad += correction[name]
