@@ -1,6 +1,14 @@
 """Flower NumPyClients: what happens where the data is."""
 
 from clients.local_data import LocalData
+from clients.node import Node
 from clients.statistics_client import StatisticsClient
+from clients.training_client import ControlVariates, TrainingClient
 
-__all__ = ["LocalData", "StatisticsClient"]
+__all__ = [
+    "ControlVariates",
+    "LocalData",
+    "Node",
+    "StatisticsClient",
+    "TrainingClient",
+]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
+from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 from clients.local_data import LocalData
 from fed3r_app.core import FeatureMap, FeatureMoments, predict
@@ -49,12 +53,20 @@ class StatisticsClient(NumPyClient):
     ) -> tuple[float, int, dict[str, Scalar]]:
         """Return mean cross-entropy, n and the number of correct predictions."""
         W, present = unpack_classifier(parameters)
-        correct, loss = 0, 0.0
+        correct = 0
         for Z, y in self._data.chunks(self._map):
             correct += int((predict(Z, W, present) == y).sum())
-            logits = Z @ W / _TEMPERATURE
-            loss += float(torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
+        (loss,) = self.losses(W, [_TEMPERATURE])
         return loss / max(len(self._data), 1), len(self._data), {"correct": correct}
+
+    def losses(self, W: Tensor, temperatures: Sequence[float]) -> list[float]:
+        """Return the sum of the cross-entropies for each of some temperatures."""
+        totals = torch.zeros(len(temperatures), dtype=torch.float64)
+        for Z, y in self._data.chunks(self._map):
+            logits = Z @ W
+            for index, temperature in enumerate(temperatures):
+                totals[index] += cross_entropy(logits / temperature, y, reduction="sum")
+        return [float(total) for total in totals]
 
     def moments(self) -> FeatureMoments:
         """Return the sums from which the server chooses a kernel width."""

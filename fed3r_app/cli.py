@@ -72,6 +72,7 @@ def _model_path(run_dir: Path) -> Path:
 def _load_backbone(model: SavedModel) -> Backbone:
     """Return the backbone that the model was made with, to the last weight."""
     from fed3r_app.backbones import load_backbone
+    from fed3r_app.softmax_model import tuned_backbone
 
     backbone = load_backbone(model.backbone, model.weights, model.image_size)
     if backbone.digest != model.weights_digest:
@@ -80,6 +81,8 @@ def _load_backbone(model: SavedModel) -> Backbone:
             f"model was made with (digest {model.weights_digest[:12]}), got others "
             f"({backbone.digest[:12]})."
         )
+    if model.backbone_arrays:
+        return tuned_backbone(backbone, model.backbone_arrays)
     return backbone
 
 

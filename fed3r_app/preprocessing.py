@@ -58,6 +58,21 @@ class Preprocess:
         image = image.crop((left, top, left + self.crop, top + self.crop))
         return np.asarray(image).reshape(self.crop, self.crop, self.channels)
 
+    def random_pixels(
+        self, image: Image.Image, random: np.random.Generator
+    ) -> NDArray[np.uint8]:
+        """Return a random part of the image, perhaps mirrored, of the same shape.
+
+        The recipe of ImageNet training: 8 to 100% of the area, with sides in a ratio
+        of 3:4 to 4:3, resized to the crop.
+        """
+        image = image.convert(self.mode)
+        box = _random_box(image.size, random)
+        resample = Image.Resampling[self.interpolation.upper()]
+        image = image.resize((self.crop, self.crop), resample, box=box)
+        pixels = np.asarray(image).reshape(self.crop, self.crop, self.channels)
+        return pixels[:, ::-1] if random.random() < 0.5 else pixels
+
     def normalize(
         self, pixels: Sequence[NDArray[np.uint8]], device: torch.device
     ) -> Tensor:
@@ -79,3 +94,16 @@ class Preprocess:
         std = torch.tensor(self.std, device=device)
         # (n, s, s, c) seen as (n, c, s, s) is the channels-last layout: no copy.
         return batch.float().div_(255).sub_(mean).div_(std).permute(0, 3, 1, 2)
+
+
+def _random_box(
+    size: tuple[int, int], random: np.random.Generator
+) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom of a random part of an image."""
+    width, height = size
+    area = width * height * random.uniform(0.08, 1.0)
+    ratio = np.exp(random.uniform(np.log(3 / 4), np.log(4 / 3)))
+    across = min(float(np.sqrt(area * ratio)), width)
+    down = min(float(np.sqrt(area / ratio)), height)
+    left, top = random.uniform(0, width - across), random.uniform(0, height - down)
+    return left, top, left + across, top + down

@@ -217,11 +217,31 @@ def _upload(summary: Values) -> str:
     return f"{format_bytes(sent)}, {change} than the paper's {format_bytes(dense)}"
 
 
+def _fine_tuning(summary: Values) -> str:
+    """Return what was fine-tuned and how."""
+    if not summary.get("finetune"):
+        return ""
+    how = f"{summary['finetune']} with {summary.get('optimizer')}"
+    temperature = _number(summary, "temperature")
+    return how if temperature is None else f"{how}, temperature {temperature:.3g}"
+
+
+def _best(summary: Values) -> str:
+    best, number = _number(summary, "best_accuracy"), _number(summary, "best_round")
+    if best is None or number is None:
+        return ""
+    return f"{format_percent(best)} after round {number:.0f}"
+
+
 _ROWS: tuple[tuple[str, Callable[[Values], str]], ...] = (
     ("method", _plain("method")),
+    ("fine-tuning", _fine_tuning),
     ("data set", _plain("dataset")),
     ("status", _plain("status")),
     ("accuracy", _formatted("accuracy", format_percent)),
+    ("best accuracy", _best),
+    ("accuracy before fine-tuning", _formatted("closed_form_accuracy", format_percent)),
+    ("accuracy of Fed3R after it", _formatted("probe_accuracy", format_percent)),
     ("accuracy at clients", _formatted("client_accuracy", format_percent)),
     ("clients counted", _clients),
     ("missing clients", _listed("missing_clients")),

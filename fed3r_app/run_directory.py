@@ -103,6 +103,16 @@ class RunDirectory:
         """The sums so far."""
         return self.path / "statistics.safetensors"
 
+    @property
+    def checkpoint_path(self) -> Path:
+        """The fine-tuning after its last round."""
+        return self.path / "checkpoint.safetensors"
+
+    @property
+    def best_model_path(self) -> Path:
+        """The fine-tuned model that was best on the held-out images."""
+        return self.path / "best.safetensors"
+
     def write_config(self, config: Mapping[str, object]) -> None:
         """Write config.json."""
         _write_json(self.config_path, config)
@@ -162,10 +172,12 @@ class RunDirectory:
     def _check_content(self, resume: bool) -> None:
         """Raise unless the folder has what the run expects: a snapshot, or no run."""
         name = f"run-name = {self.path.name!r}"
-        if resume and not self.statistics_path.is_file():
+        resumable = (self.statistics_path, self.checkpoint_path)
+        if resume and not any(path.is_file() for path in resumable):
             raise ValueError(
-                f"{name}: {self.path} must hold {self.statistics_path.name} when "
-                "resume = true, got none. Set resume = false to begin a run."
+                f"{name}: {self.path} must hold {self.statistics_path.name} or "
+                f"{self.checkpoint_path.name} when resume = true, got none. Set resume "
+                "= false to begin a run."
             )
         if not resume and any(path.exists() for path in self._files()):
             raise ValueError(
@@ -174,8 +186,9 @@ class RunDirectory:
             )
 
     def _files(self) -> tuple[Path, ...]:
-        results = (self.curves_path, self.model_path, self.statistics_path)
-        return (self.config_path, self.metrics_path, self.summary_path, *results)
+        models = (self.model_path, self.best_model_path, self.checkpoint_path)
+        results = (self.summary_path, self.curves_path, self.statistics_path, *models)
+        return (self.config_path, self.metrics_path, *results)
 
     def _why_unfinished(self) -> str:
         """Return a sentence on what the absence of a summary may mean."""

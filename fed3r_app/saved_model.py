@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import torch
@@ -12,7 +12,8 @@ from fed3r_app.core import FeatureMap
 from fed3r_app.snapshots import read_tensors, write_tensors
 
 _KIND = "model of Fed3R, version 1"
-_TENSORS = ("W", "present")
+_TENSORS = ("W", "present", "backbone_arrays")
+_BACKBONE = "backbone/"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +38,8 @@ class SavedModel:
         Names the weights exactly: others of the same name are another backbone.
     feature_map : FeatureMap
         From the backbone's features to those that W is for.
+    backbone_arrays : dict
+        Fine-tuned arrays of the backbone; empty for the pretrained one.
     """
 
     W: Tensor
@@ -49,6 +52,7 @@ class SavedModel:
     weights_digest: str
     image_size: int
     feature_map: FeatureMap
+    backbone_arrays: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         num_classes = len(self.class_names)
@@ -74,13 +78,13 @@ class SavedModel:
 
 def save_model(path: Path, model: SavedModel) -> None:
     """Write a model to one file; the one before it stays until this one is whole."""
-    tensors = {name: getattr(model, name) for name in _TENSORS}
+    tuned = {_BACKBONE + name: value for name, value in model.backbone_arrays.items()}
     about = {
         field.name: getattr(model, field.name)
         for field in fields(model)
         if field.name not in _TENSORS
     } | {"feature_map": asdict(model.feature_map)}
-    write_tensors(path, _KIND, tensors, about)
+    write_tensors(path, _KIND, {"W": model.W, "present": model.present, **tuned}, about)
 
 
 def load_model(path: Path) -> SavedModel:
@@ -88,4 +92,6 @@ def load_model(path: Path) -> SavedModel:
     tensors, about = read_tensors(path, _KIND)
     about["class_names"] = tuple(about["class_names"])
     about["feature_map"] = FeatureMap(**about["feature_map"])
-    return SavedModel(W=tensors["W"], present=tensors["present"], **about)
+    W, present = tensors.pop("W"), tensors.pop("present")
+    tuned = {name.removeprefix(_BACKBONE): value for name, value in tensors.items()}
+    return SavedModel(W=W, present=present, backbone_arrays=tuned, **about)

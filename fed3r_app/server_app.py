@@ -13,13 +13,10 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from fed3r_app.config import Config
+from fed3r_app.run_errors import RunError
 from fed3r_app.server.run import run
 
 app = ServerApp()
-
-
-class RunError(Exception):
-    """A run that did not come to its end, with a sentence that says why."""
 
 
 @app.main()
@@ -28,7 +25,7 @@ def main(grid: Grid, context: Context) -> None:
     try:
         with _warnings_in_the_log():
             run(grid, Config.from_run_config(context.run_config))
-    except (ValueError, OSError, RuntimeError) as error:
+    except (ValueError, OSError, RunError) as error:
         log(ERROR, "%s", error)
         # Without the frames in between: Flower prints all it is given.
         raise RunError(str(error)) from None

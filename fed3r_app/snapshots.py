@@ -55,15 +55,18 @@ class Snapshot:
         if len(set(self.clients)) < len(self.clients):
             raise ValueError("A client must be in the sums once, got one twice.")
 
-    def check_settings(self, settings: Mapping[str, Setting]) -> None:
-        """Raise unless a run with these settings may go on from here."""
-        for key in sorted(self.settings.keys() | settings.keys()):
-            then, now = self.settings.get(key), settings.get(key)
-            if then != now:
-                raise ValueError(
-                    f"{key} must be {then!r} as in the run to go on with, got "
-                    f"{now!r}. Choose another run-name to begin a new run."
-                )
+
+def check_settings(
+    earlier: Mapping[str, Setting], settings: Mapping[str, Setting]
+) -> None:
+    """Raise unless a run with these settings may go on from an earlier one."""
+    for key in sorted(earlier.keys() | settings.keys()):
+        then, now = earlier.get(key), settings.get(key)
+        if then != now:
+            raise ValueError(
+                f"{key} must be {then!r} as in the run to go on with, got {now!r}. "
+                "Choose another run-name to begin a new run."
+            )
 
 
 def save_snapshot(path: Path, snapshot: Snapshot) -> None:
@@ -111,7 +114,9 @@ def write_tensors(
     about : mapping
         Values that JSON can hold.
     """
-    stored = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    stored = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
+    }
     checksum = _checksum(kind, stored, about)
     metadata = {"kind": kind, "about": json.dumps(about), "checksum": checksum}
     write_atomically(path, safetensors.torch.save(stored, metadata))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -65,6 +66,26 @@ class SoftmaxModel(nn.Module):
 def copy_of(backbone: Backbone) -> nn.Module:
     """Return a network of the backbone that may be trained."""
     return copy.deepcopy(backbone.module).requires_grad_(True)
+
+
+def tuned_backbone(backbone: Backbone, arrays: Mapping[str, Tensor]) -> Backbone:
+    """Return the backbone with fine-tuned arrays in the place of its own.
+
+    Parameters
+    ----------
+    backbone : Backbone
+        The pretrained one.
+    arrays : mapping
+        Parameters and running statistics, named as in SoftmaxModel.
+    """
+
+    def build() -> nn.Module:
+        module = copy.deepcopy(backbone.module)
+        own = {name.removeprefix(BACKBONE): value for name, value in arrays.items()}
+        load_arrays(module, own)
+        return module
+
+    return replace(backbone, digest=digest_of(arrays), build=build)
 
 
 def classifier_of(W: Tensor, intercept: bool) -> dict[str, Tensor]:

@@ -1,8 +1,25 @@
 """Flower strategies: what the server does with the clients' replies."""
 
 from strategies.cohorts import Cohorts
+from strategies.exchange import exchange
 from strategies.fed3r import Fed3R
 from strategies.fedncm import FedNCM
+from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
 from strategies.roster import Roster, meet_clients
+from strategies.scaffold import Scaffold
+from strategies.training_rounds import TrainedRound, TrainingRounds
 
-__all__ = ["Cohorts", "Fed3R", "FedNCM", "Roster", "meet_clients"]
+__all__ = [
+    "Cohorts",
+    "Fed3R",
+    "FedNCM",
+    "Roster",
+    "Scaffold",
+    "TrainedRound",
+    "TrainingRounds",
+    "exchange",
+    "make_optimizer",
+    "meet_clients",
+    "optimizer_state",
+    "restore_optimizer",
+]

@@ -32,6 +32,8 @@ class Cohorts:
         Limit of the rounds with replacement; 0 means none.
     counted : Collection[str]
         Clients counted before, by an earlier part of the run.
+    rounds : int
+        Rounds of that earlier part: the draws go on where it stopped.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class Cohorts:
         with_replacement: bool = False,
         max_rounds: int = 0,
         counted: Collection[str] = (),
+        rounds: int = 0,
     ) -> None:
         self.clients = tuple(clients)
         self.counted = set(counted)
@@ -53,13 +56,15 @@ class Cohorts:
         self._per_round = min(per_round or len(self.clients), len(self.clients))
         self._with_replacement = with_replacement
         self._max_rounds = max_rounds
-        self._rounds = 0
+        self._rounds = rounds
         self._random = np.random.default_rng(seed)
         order = self._random.permutation(len(self.clients))
         self._queue = deque(
             self.clients[i] for i in order if self.clients[i] not in self.counted
         )
         self._open = set(self._queue)  # neither counted nor given up
+        for _ in range(rounds if with_replacement else 0):
+            self._draw_of_all()
 
     @property
     def missing(self) -> tuple[str, ...]:

@@ -53,6 +53,8 @@ class Fed3R(Strategy):
     ----------
     ridge_lambda : float or None
         The penalty of the last solution; None before the first.
+    rounds_run : int
+        Rounds so far.
     on_round : callable or None
         Called after each round with its number, its metrics and its evaluation.
     """
@@ -74,6 +76,7 @@ class Fed3R(Strategy):
         self.roster = roster
         self.cohorts = cohorts
         self.ridge_lambda: float | None = None
+        self.rounds_run = 0
         self._fixed_lambda = ridge_lambda
         self._normalize = normalize
         self._intercept = intercept
@@ -213,8 +216,8 @@ class Fed3R(Strategy):
             if self.on_round:
                 evaluation = result.evaluate_metrics_serverapp.get(number)
                 self.on_round(number, metrics, evaluation)
-            number += 1
-        if number == self._first_round and self._sum.n:  # nobody was left to ask
+            number, self.rounds_run = number + 1, self.rounds_run + 1
+        if not self.rounds_run and self._sum.n:  # nobody was left to ask
             self._evaluate(number - 1, result, evaluate_fn)
         return result
 
@@ -223,7 +226,8 @@ class Fed3R(Strategy):
     ) -> MetricRecord | None:
         """Return what a classifier gets right on the clients' own images."""
         questions = self.configure_evaluate(0, arrays, config, grid)
-        return self.aggregate_evaluate(0, exchange(grid, questions, timeout=timeout))
+        replies = exchange(grid, questions, timeout=timeout)
+        return self.aggregate_evaluate(0, replies)
 
     def _evaluate(
         self, number: int, result: Result, evaluate_fn: EvaluateFn | None

@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fed3r_app.core import FeatureMoments
+from fed3r_app.run_errors import RunError
 from fed3r_app.wire import count_bytes, read_hello
 from strategies.exchange import exchange
 
@@ -67,7 +68,7 @@ def meet_clients(
     deadline = time.monotonic() + timeout
     while not meeting.complete:
         if time.monotonic() > deadline:
-            raise TimeoutError(meeting.shortfall(timeout))
+            raise RunError(meeting.shortfall(timeout))
         new = [node for node in grid.get_node_ids() if node not in meeting.asked]
         if not new:
             time.sleep(_POLL_SECONDS)
@@ -110,7 +111,7 @@ class _Meeting:
         hello = read_hello(reply.content)
         self._upload_bytes += count_bytes(reply.content)
         if self.nodes.setdefault(hello.client_id, node) != node:
-            raise RuntimeError(
+            raise RunError(
                 f"client-id must be unique, got {hello.client_id!r} from two nodes."
             )
         self.expected = self.expected or hello.num_partitions
@@ -121,7 +122,7 @@ class _Meeting:
     def _note_failure(self, node: int, reason: str | None) -> None:
         self._failures[node] += 1
         if self._failures[node] > self._max_retries:
-            raise RuntimeError(f"A client failed in the first exchange: {reason}")
+            raise RunError(f"A client failed in the first exchange: {reason}")
         self.asked.discard(node)
 
     def shortfall(self, timeout: float) -> str:

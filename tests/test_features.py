@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fed3r_app import features as features_module
 from fed3r_app.backbones import Backbone, load_backbone
+from fed3r_app.data.images import ImageSet
 from fed3r_app.features import cached_features, extract_features
 from fed3r_app.fusion import fast_copy, fuse_batch_norm
 from fed3r_app.preprocessing import Preprocess
@@ -17,16 +18,16 @@ from fed3r_app.preprocessing import Preprocess
 CPU = torch.device("cpu")
 
 
-class NoiseImages:
+class NoiseImages(ImageSet):
     """Images of noise that count how often each is read."""
 
     def __init__(self, num: int, identity: str = "noise") -> None:
-        self.labels = np.zeros(num, dtype=np.int64)
-        self.identity = identity
+        super().__init__(np.zeros(num), num)
+        self.name = identity
         self.reads = np.zeros(num, dtype=np.int64)
 
-    def __len__(self) -> int:
-        return len(self.labels)
+    def _digest(self) -> str:
+        return self.name
 
     def image(self, index: int) -> Image.Image:
         self.reads[index] += 1
@@ -52,8 +53,8 @@ def small_network() -> nn.Module:
     torch.manual_seed(0)
     network = SmallNetwork()
     for norm in (network.norm, network.shared_norm):
-        nn.init.uniform_(norm.running_mean, -1, 1)
-        nn.init.uniform_(norm.running_var, 0.5, 2)
+        nn.init.uniform_(norm.get_buffer("running_mean"), -1, 1)
+        nn.init.uniform_(norm.get_buffer("running_var"), 0.5, 2)
     return network
 
 

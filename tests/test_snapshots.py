@@ -9,6 +9,7 @@ import torch
 from fed3r_app.core import RidgeStatistics
 from fed3r_app.snapshots import (
     Snapshot,
+    check_settings,
     load_snapshot,
     read_tensors,
     save_snapshot,
@@ -175,11 +176,11 @@ def test_a_client_counted_twice_is_refused():
 
 def test_a_run_goes_on_with_the_same_settings_only():
     snapshot = make_snapshot()
-    snapshot.check_settings(dict(reversed(SETTINGS.items())))
+    check_settings(snapshot.settings, dict(reversed(SETTINGS.items())))
     with pytest.raises(ValueError, match=r"rf-dim must be 0 as in .* got 5000"):
-        snapshot.check_settings({**SETTINGS, "rf-dim": 5000})
+        check_settings(snapshot.settings, {**SETTINGS, "rf-dim": 5000})
     with pytest.raises(ValueError, match=r"extra must be None .* got 1"):
-        snapshot.check_settings({**SETTINGS, "extra": 1})
+        check_settings(snapshot.settings, {**SETTINGS, "extra": 1})
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bool])

@@ -20,8 +20,9 @@ from fed3r_app.costs import (
 )
 from fed3r_app.held_out import HeldOut
 from fed3r_app.recorder import Recorder
+from fed3r_app.run_errors import RunError
 from fed3r_app.server.session import Session
-from fed3r_app.snapshots import Setting, Snapshot, save_snapshot
+from fed3r_app.snapshots import Setting, Snapshot, check_settings, save_snapshot
 from fed3r_app.wire import pack_feature_map, unpack_classifier
 from strategies import Cohorts, Fed3R, FedNCM, Roster
 
@@ -64,6 +65,29 @@ def choose_feature_map(
     return FeatureMap(d, config.rf_dim, sigma, config.seed, config.fit_intercept)
 
 
+def make_strategy(
+    session: Session,
+    roster: Roster,
+    cohorts: Cohorts,
+    start: RidgeStatistics,
+    *,
+    eval_every: int = 0,
+    first_round: int = 1,
+) -> Fed3R:
+    """Return the strategy of the run's method."""
+    config = session.config
+    return (FedNCM if config.method == "fedncm" else Fed3R)(
+        roster,
+        cohorts,
+        start,
+        ridge_lambda=None if config.ridge_lambda == "auto" else config.ridge_lambda,
+        normalize=config.normalize_classes,
+        intercept=config.fit_intercept,
+        eval_every=eval_every,
+        first_round=first_round,
+    )
+
+
 class ClosedForm:
     """One pass of Fed3R or FedNCM over the clients.
 
@@ -94,14 +118,21 @@ class ClosedForm:
         self._recorder = recorder
         self._settings = self._what_sums_depend_on(len(roster.clients))
         if earlier:
-            earlier.check_settings(self._settings)
+            check_settings(earlier.settings, self._settings)
         self.cohorts = self._make_cohorts(roster, earlier)
-        self._strategy = self._make_strategy(roster, earlier)
+        self._strategy = make_strategy(
+            session,
+            roster,
+            self.cohorts,
+            self._start(earlier),
+            eval_every=session.config.eval_every,
+            first_round=recorder.rounds + 1,
+        )
         self._held_out: HeldOut | None = session.held_out(feature_map)
         self._num_samples = self._strategy.statistics().n
         self._num_counted = len(self.cohorts.counted)
         self._flops_per_sample = statistics_flops(
-            1, feature_map.dim, session.num_classes, session.forward_flops()
+            1, feature_map.dim, session.num_classes, session.forward_flops
         )
         self._last_saved, self._save_seconds = time.monotonic(), 0.0
 
@@ -117,10 +148,16 @@ class ClosedForm:
                 evaluate_fn=self._evaluate,
             )
         finally:
-            self._save_snapshot()
+            if self._strategy.rounds_run:
+                self._save_snapshot()
         if not self.cohorts.counted:
             return None
         evaluations = result.evaluate_metrics_serverapp
+        if not evaluations:
+            raise RunError(
+                f"The {len(self.cohorts.counted)} counted clients have no images: "
+                "there is nothing to solve."
+            )
         accuracy = evaluations[max(evaluations)].get("accuracy")
         return Solution(
             arrays=result.arrays,
@@ -143,17 +180,16 @@ class ClosedForm:
     def shortfall(self) -> str | None:
         """Return the sentence of a run that counted too few clients, else None."""
         cohorts, config = self.cohorts, self._session.config
-        enough = config.min_clients or len(cohorts.clients)
-        if len(cohorts.counted) >= enough or (
-            cohorts.counted and cohorts.out_of_rounds
-        ):
+        # At the end of statistics-rounds any coverage will do, unless told otherwise.
+        wanted = 1 if cohorts.out_of_rounds else len(cohorts.clients)
+        if len(cohorts.counted) >= (config.min_clients or wanted):
             return None
         missing, path = cohorts.missing, self._session.directory.path
         named = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
-        reason = cohorts.failures.get(missing[0], "not asked")
+        reason = cohorts.failures.get(missing[0], "not asked").rstrip(".")
         return (
             f"{len(cohorts.counted)} of {len(cohorts.clients)} clients were counted; "
-            f"missing: {named}. Client {missing[0]}: {reason} What was counted is in "
+            f"missing: {named}. Client {missing[0]}: {reason}. What was counted is in "
             f'{path}. To ask the others, run again with run-name="{path.name}" '
             "resume=true."
         )
@@ -182,26 +218,15 @@ class ClosedForm:
             with_replacement=config.sampling == WITH_REPLACEMENT,
             max_rounds=config.statistics_rounds,
             counted=earlier.clients if earlier else (),
+            rounds=self._recorder.rounds if earlier else 0,
         )
 
-    def _make_strategy(self, roster: Roster, earlier: Snapshot | None) -> Fed3R:
-        config, device = self._session.config, self._session.device
+    def _start(self, earlier: Snapshot | None) -> RidgeStatistics:
+        """Return what the sums start from."""
+        device, num_classes = self._session.device, self._session.num_classes
         if earlier:
-            start = earlier.statistics.to(device)
-        else:
-            num_classes = self._session.num_classes
-            start = RidgeStatistics.zeros(self._map.dim, num_classes, device)
-        ridge_lambda = None if config.ridge_lambda == "auto" else config.ridge_lambda
-        return (FedNCM if config.method == "fedncm" else Fed3R)(
-            roster,
-            self.cohorts,
-            start,
-            ridge_lambda=ridge_lambda,
-            normalize=config.normalize_classes,
-            intercept=config.fit_intercept,
-            eval_every=config.eval_every,
-            first_round=self._recorder.rounds + 1,
-        )
+            return earlier.statistics.to(device)
+        return RidgeStatistics.zeros(self._map.dim, num_classes, device)
 
     def _evaluate(self, number: int, arrays: ArrayRecord) -> MetricRecord:
         """Return Flower's metrics of a classifier: accuracy and lambda."""
@@ -217,7 +242,7 @@ class ClosedForm:
         self, number: int, metrics: MetricRecord, evaluation: MetricRecord | None
     ) -> None:
         counted, samples, up, down = (
-            int(metrics[f"{key}"])  # type: ignore[arg-type]
+            int(metrics[key])  # type: ignore[arg-type]
             for key in (
                 "clients-counted",
                 "num-examples",

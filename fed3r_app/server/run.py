@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from flwr.serverapp import Grid
 
+from fed3r_app.checkpoints import Checkpoint, load_checkpoint
 from fed3r_app.config import Config
 from fed3r_app.recorder import Recorder
+from fed3r_app.run_errors import RunError
 from fed3r_app.saved_model import SavedModel, save_model
 from fed3r_app.server.closed_form import (
     ClosedForm,
@@ -13,59 +15,150 @@ from fed3r_app.server.closed_form import (
     absent_classes,
     choose_feature_map,
 )
+from fed3r_app.server.fine_tuning import FineTuning, Start
+from fed3r_app.server.probe import probe
 from fed3r_app.server.session import Session
-from fed3r_app.snapshots import load_snapshot
+from fed3r_app.server.starts import (
+    choose_temperature,
+    closed_form_start,
+    random_start,
+)
+from fed3r_app.snapshots import Snapshot, load_snapshot
+from strategies import Roster
 
 
 def run(grid: Grid, config: Config) -> None:
-    """Meet the clients, solve the classifier, write down what came of it."""
-    session = Session(config)
-    statistics_path = session.directory.statistics_path
-    earlier = load_snapshot(statistics_path) if config.resume else None
-    needs_moments = config.method == "fed3r-rf" and config.rf_sigma == "auto"
-    roster = session.meet(grid, with_moments=needs_moments and not earlier)
-    progress = earlier.progress if earlier else {}
-    recorder = Recorder(session.directory, len(roster.clients), progress)
-    recorder.add_costs(up=roster.upload_bytes, down=roster.download_bytes)
-    feature_map = choose_feature_map(session, roster, earlier)
-    phase = ClosedForm(session, roster, feature_map, recorder, earlier)
-    solution = phase.run(grid)
-    if solution:
-        _conclude(grid, session, phase, solution, recorder)
-    if sentence := phase.shortfall():
-        raise RuntimeError(sentence)
+    """Meet the clients, make a classifier with them, write down what came of it."""
+    _Run(grid, Session(config)).run()
 
 
-def _conclude(
-    grid: Grid,
-    session: Session,
-    phase: ClosedForm,
-    solution: Solution,
-    recorder: Recorder,
-) -> None:
-    """Write model, summary and picture."""
-    save_model(session.directory.model_path, _model(session, solution))
-    cohorts, stats, map_ = phase.cohorts, solution.statistics, solution.feature_map
-    outcome: dict[str, object] = {
-        "method": session.config.method,
-        "dataset": session.config.dataset,
-        "status": "partial" if cohorts.missing else "complete",
-        "accuracy": solution.accuracy,
-        "clients": len(cohorts.clients),
-        "clients_counted": len(cohorts.counted),
-        "missing_clients": list(cohorts.missing),
-        "num_samples": stats.n,
-        "num_classes": session.num_classes,
-        "absent_classes": absent_classes(session.dataset.class_names, stats),
-        "feature_dim": map_.dim,
-        "ridge_lambda": solution.ridge_lambda,
-        "rf_sigma": solution.feature_map.rf_sigma
-        if solution.feature_map.rf_dim
-        else None,
-    }
-    if session.config.client_evaluation:
-        outcome["client_accuracy"] = phase.accuracy_at_clients(grid, solution)
-    recorder.finish(outcome)
+class _Run:
+    """The phases of one run, in order."""
+
+    def __init__(self, grid: Grid, session: Session) -> None:
+        self._grid = grid
+        self._session = session
+        self._config = session.config
+        self._snapshot, self._checkpoint = self._load_earlier()
+        auto_sigma = (
+            self._config.method == "fed3r-rf" and self._config.rf_sigma == "auto"
+        )
+        self._roster: Roster = session.meet(
+            grid, with_moments=auto_sigma and not self._snapshot
+        )
+        self._recorder = self._make_recorder()
+        self._outcome: dict[str, object] = {
+            "method": self._config.method,
+            "dataset": self._config.dataset,
+            "status": "complete",
+            "clients": len(self._roster.clients),
+            "num_classes": session.num_classes,
+        }
+
+    def run(self) -> None:
+        """Run the phases that the config asks for."""
+        solution = None if self._config.method == "none" else self._solve()
+        if self._config.finetune != "none":
+            self._fine_tune(self._start(solution))
+        self._recorder.finish(self._outcome)
+
+    def _load_earlier(self) -> tuple[Snapshot | None, Checkpoint | None]:
+        """Return what earlier parts of the run have left, if it is to be resumed."""
+        directory, config = self._session.directory, self._config
+        if not config.resume:
+            return None, None
+        closed_form = config.method != "none" and directory.statistics_path.exists()
+        tuned = config.finetune != "none" and directory.checkpoint_path.exists()
+        return (
+            load_snapshot(directory.statistics_path) if closed_form else None,
+            load_checkpoint(directory.checkpoint_path) if tuned else None,
+        )
+
+    def _make_recorder(self) -> Recorder:
+        roster, earlier = self._roster, self._checkpoint or self._snapshot
+        progress = earlier.progress if earlier else {}
+        recorder = Recorder(self._session.directory, len(roster.clients), progress)
+        recorder.add_costs(up=roster.upload_bytes, down=roster.download_bytes)
+        return recorder
+
+    def _solve(self) -> Solution:
+        """Return the closed-form classifier, saved; raise if too few are in it."""
+        session, earlier = self._session, self._snapshot
+        feature_map = choose_feature_map(session, self._roster, earlier)
+        phase = ClosedForm(session, self._roster, feature_map, self._recorder, earlier)
+        solution, shortfall = phase.run(self._grid), phase.shortfall()
+        if solution:
+            self._note_solution(phase, solution)
+            save_model(session.directory.model_path, _model(session, solution))
+        if solution and shortfall:
+            self._recorder.finish(self._outcome)
+        if shortfall:
+            raise RunError(shortfall)
+        assert solution is not None
+        return solution
+
+    def _note_solution(self, phase: ClosedForm, solution: Solution) -> None:
+        """Put what the solution is into the summary."""
+        cohorts, stats, names = (
+            phase.cohorts,
+            solution.statistics,
+            self._session.dataset.class_names,
+        )
+        self._outcome |= {
+            "status": "partial" if cohorts.missing else "complete",
+            "accuracy": solution.accuracy,
+            "clients_counted": len(cohorts.counted),
+            "missing_clients": list(cohorts.missing),
+            "num_samples": stats.n,
+            "absent_classes": absent_classes(names, stats),
+            "feature_dim": solution.feature_map.dim,
+            "ridge_lambda": solution.ridge_lambda,
+        }
+        if solution.feature_map.rf_dim:
+            self._outcome["rf_sigma"] = solution.feature_map.rf_sigma
+        if self._config.client_evaluation:
+            accuracy = phase.accuracy_at_clients(self._grid, solution)
+            self._outcome["client_accuracy"] = accuracy
+
+    def _start(self, solution: Solution | None) -> Start:
+        """Return where the fine-tuning starts."""
+        if solution is None:
+            return random_start(self._session)
+        if self._config.temperature != "auto":
+            return closed_form_start(solution, self._config.temperature)
+        if self._checkpoint:
+            temperature = float(self._checkpoint.numbers["temperature"] or 1)
+        else:
+            temperature = choose_temperature(
+                self._session, self._grid, self._roster, solution, self._recorder
+            )
+        return closed_form_start(solution, temperature)
+
+    def _fine_tune(self, start: Start) -> None:
+        """Fine-tune, and probe the features where asked to; save the last model."""
+        session, config = self._session, self._config
+        tuning = FineTuning(
+            session, self._roster, start, self._recorder, self._checkpoint
+        )
+        model_path = session.directory.model_path
+        try:
+            tuning.run(self._grid)
+        finally:  # a round that failed leaves the model before it
+            save_model(model_path, tuning.saved_model())
+        self._outcome |= {
+            "finetune": config.finetune,
+            "optimizer": config.optimizer,
+            "temperature": start.temperature,
+            "closed_form_accuracy": self._outcome.get("accuracy"),
+            "accuracy": tuning.accuracy,
+            "best_accuracy": tuning.best_accuracy,
+            "best_round": tuning.best_round,
+        }
+        if config.probe or config.refit:
+            probed = probe(session, self._grid, self._roster, tuning)
+            self._outcome["probe_accuracy"] = probed.accuracy
+            if config.refit:
+                save_model(model_path, probed.model(tuning.saved_model()))
 
 
 def _model(session: Session, solution: Solution) -> SavedModel:

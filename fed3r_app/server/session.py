@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cached_property
 from logging import INFO, WARNING
 
 import numpy as np
@@ -60,7 +61,13 @@ class Session:
             with_moments=with_moments,
             progress=Progress("clients said hello"),
         )
-        log(INFO, "%d clients", len(roster.clients))
+        num_clients = len(roster.clients)
+        if self.config.min_clients > num_clients:
+            raise ValueError(
+                f"min-clients must be <= {num_clients}, the number of clients, got "
+                f"{self.config.min_clients}."
+            )
+        log(INFO, "%d clients", num_clients)
         return roster
 
     def held_out(
@@ -80,8 +87,9 @@ class Session:
             return None
         return HeldOut(features, self.test_labels, feature_map, self.device)
 
+    @cached_property
     def forward_flops(self) -> int:
-        """Return the FLOPs of one image through the backbone, as the paper counts."""
+        """FLOPs of one image through the backbone, as the paper counts."""
         shape = self.backbone.preprocess
         return count_forward_flops(self.backbone.module, shape.crop, shape.channels)
 

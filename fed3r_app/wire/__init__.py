@@ -20,22 +20,46 @@ from fed3r_app.wire.feature_maps import pack_feature_map, read_feature_map
 from fed3r_app.wire.hello import Hello, pack_hello, read_hello
 from fed3r_app.wire.layout import DTYPES, FORMS, RecordError, name_arrays
 from fed3r_app.wire.packing import StatisticsBuilder, pack_statistics
+from fed3r_app.wire.training import (
+    CONTROL,
+    FIXED,
+    RUNNING,
+    TrainingQuestion,
+    keep_names,
+    pack_arrays,
+    pack_losses,
+    pack_temperatures,
+    read_losses,
+    read_temperatures,
+    unpack_arrays,
+)
 from fed3r_app.wire.unpacking import unpack_contribution, unpack_statistics
 
 __all__ = [
+    "CONTROL",
     "DTYPES",
+    "FIXED",
     "FORMS",
+    "RUNNING",
     "Hello",
     "RecordError",
     "StatisticsBuilder",
+    "TrainingQuestion",
     "count_bytes",
+    "keep_names",
     "name_arrays",
+    "pack_arrays",
     "pack_classifier",
     "pack_feature_map",
     "pack_hello",
+    "pack_losses",
     "pack_statistics",
+    "pack_temperatures",
     "read_feature_map",
     "read_hello",
+    "read_losses",
+    "read_temperatures",
+    "unpack_arrays",
     "unpack_classifier",
     "unpack_contribution",
     "unpack_statistics",

@@ -55,9 +55,13 @@ def read_hello(content: RecordDict) -> Hello:
             moments = FeatureMoments(int(n), total, float(squared_norms))  # type: ignore[arg-type]
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"A hello can't be read: {error!r}.") from None
-    if not isinstance(client_id, str) or not isinstance(num_partitions, int):
+    if (
+        not isinstance(client_id, str)
+        or not client_id
+        or not isinstance(num_partitions, int)
+    ):
         raise RecordError(
-            "client-id must be a string and num-partitions a whole number, got "
+            "client-id must be a name and num-partitions a whole number, got "
             f"{client_id!r} and {num_partitions!r}."
         )
     return Hello(client_id, num_partitions, moments)

@@ -1,0 +1,125 @@
+"""The client of the fine-tuning: trains the arrays it is sent on its own images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flwr.client import NumPyClient
+from flwr.common import NDArrays, Scalar
+from torch import Tensor
+
+from fed3r_app.local_training import ReadBatch, TrainingSettings, train
+from fed3r_app.softmax_model import SoftmaxModel, load_arrays
+
+Named = dict[str, Tensor]
+
+
+@dataclass
+class ControlVariates:
+    """Scaffold's variates: the server's c and this client's c_i, by array name.
+
+    Where the client has none, c_i starts at zero and ``fresh`` is true.
+    """
+
+    server: Named
+    client: Named
+    fresh: bool
+
+    def correction(self) -> Named:
+        """Return c - c_i."""
+        return {name: self.server[name] - self.client[name] for name in self.server}
+
+    def update(self, moved: Named, steps: int, lr: float) -> Named:
+        """Move c_i as the paper's option II does; return by how much.
+
+        c_i+ = c_i - c + (x - y) / (steps lr), with x - y the way that was moved.
+        """
+        change = {
+            name: moved[name] / (max(steps, 1) * lr) - self.server[name]
+            for name in self.server
+        }
+        self.client = {name: self.client[name] + change[name] for name in change}
+        return change
+
+
+class TrainingClient(NumPyClient):
+    """Trains part of a model for some local epochs.
+
+    Parameters
+    ----------
+    model : SoftmaxModel
+        The model, with everything that does not come with ``fit`` already in place.
+    names : sequence of str
+        The arrays that train, in the order in which ``fit`` takes and returns them.
+    read_batch, labels
+        The client's images or features; see ``train``.
+    settings : TrainingSettings
+        How to train.
+    seed : sequence of int
+        Of the order of the images; another one for every client and round.
+    control : ControlVariates or None
+        With Scaffold; moved by ``fit``.
+    """
+
+    def __init__(
+        self,
+        model: SoftmaxModel,
+        names: Sequence[str],
+        read_batch: ReadBatch,
+        labels: Tensor,
+        settings: TrainingSettings,
+        seed: Sequence[int],
+        control: ControlVariates | None = None,
+    ) -> None:
+        self._model = model
+        self._names = tuple(names)
+        self._read_batch = read_batch
+        self._labels = labels
+        self._settings = settings
+        self._seed = tuple(seed)
+        self._control = control
+        self.control_change: Named | None = None
+
+    def fit(
+        self, parameters: NDArrays, config: dict[str, Scalar]
+    ) -> tuple[NDArrays, int, dict[str, Scalar]]:
+        """Return the trained arrays, n and the mean training loss."""
+        start = {
+            name: torch.from_numpy(array)
+            for name, array in zip(self._names, parameters, strict=True)
+        }
+        load_arrays(self._model, start)
+        places = dict(self._model.named_parameters())
+        trained = {name: places[name] for name in self._names}
+        outcome = train(
+            self._model,
+            trained,
+            self._read_batch,
+            self._labels,
+            self._settings,
+            _generator(self._seed),
+            self._control.correction() if self._control else None,
+        )
+        end = {name: value.detach().cpu() for name, value in trained.items()}
+        if not all(bool(torch.isfinite(value).all()) for value in end.values()):
+            raise ValueError(
+                f"Weights became infinite with lr = {self._settings.lr:g}. Lower lr."
+            )
+        if self._control:
+            moved = {name: start[name] - end[name] for name in end}
+            steps, lr = outcome.steps, self._settings.lr
+            self.control_change = self._control.update(moved, steps, lr)
+        arrays = [end[name].numpy().copy() for name in self._names]
+        metrics: dict[str, Scalar] = {"train-loss": outcome.loss}
+        if self._control:
+            metrics["fresh-control"] = int(self._control.fresh)
+        return arrays, len(self._labels), metrics
+
+
+def _generator(seed: Sequence[int]) -> torch.Generator:
+    """Return a generator for a sequence of numbers, however alike two of them are."""
+    mixed = np.random.SeedSequence(list(seed)).generate_state(1, np.uint64)[0]
+    return torch.Generator().manual_seed(int(mixed) % 2**63)

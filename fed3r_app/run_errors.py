@@ -1,0 +1,5 @@
+"""The error of a run that can't go on."""
+
+
+class RunError(RuntimeError):
+    """A run that did not come to its end, with a sentence that says why."""

@@ -1,0 +1,70 @@
+"""The quality probe: Fed3R once more, on the features of a fine-tuned backbone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from logging import INFO
+
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from fed3r_app.core import FeatureMap, RidgeStatistics
+from fed3r_app.run_errors import RunError
+from fed3r_app.saved_model import SavedModel
+from fed3r_app.server.closed_form import make_strategy
+from fed3r_app.server.fine_tuning import FineTuning
+from fed3r_app.server.session import Session
+from fed3r_app.wire import pack_arrays, pack_feature_map, unpack_classifier
+from strategies import Cohorts, Roster
+
+
+@dataclass(frozen=True, eq=False)
+class Probed:
+    """The ridge classifier of the fine-tuned features, and what it is worth."""
+
+    W: Tensor
+    present: Tensor
+    feature_map: FeatureMap
+    ridge_lambda: float | None
+    accuracy: float | None
+
+    def model(self, tuned: SavedModel) -> SavedModel:
+        """Return a fine-tuned model with this classifier in the place of its own."""
+        return replace(
+            tuned,
+            W=self.W,
+            present=self.present,
+            feature_map=self.feature_map,
+            ridge_lambda=self.ridge_lambda,
+        )
+
+
+def probe(session: Session, grid: Grid, roster: Roster, tuning: FineTuning) -> Probed:
+    """Return the closed-form classifier of the backbone as it is now."""
+    log(INFO, "Probe: Fed3R on the fine-tuned backbone")
+    config = session.config
+    feature_map = FeatureMap(session.backbone.dim, intercept=config.fit_intercept)
+    cohorts = Cohorts(
+        roster.clients,
+        per_round=config.clients_per_round,
+        seed=config.seed,
+        max_retries=config.max_retries,
+    )
+    start = RidgeStatistics.zeros(feature_map.dim, session.num_classes, session.device)
+    strategy = make_strategy(session, roster, cohorts, start)
+    result = strategy.start(
+        grid,
+        pack_arrays(tuning.backbone_arrays()),
+        timeout=config.round_timeout,
+        train_config=pack_feature_map(feature_map),
+    )
+    if cohorts.missing:
+        raise RunError(
+            f"The probe counted {len(cohorts.counted)} of {len(cohorts.clients)} "
+            f"clients; missing: {', '.join(cohorts.missing[:10])}."
+        )
+    W, present = unpack_classifier(result.arrays.to_numpy_ndarrays())
+    held_out = session.held_out(feature_map, tuning.test_features())
+    accuracy = held_out.accuracy(W, present) if held_out else None
+    return Probed(W, present, feature_map, strategy.ridge_lambda, accuracy)

@@ -1,0 +1,119 @@
+"""What the fine-tuning's questions say besides the arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+
+from fed3r_app.core import FeatureMap
+from fed3r_app.wire.feature_maps import pack_feature_map, read_feature_map
+from fed3r_app.wire.layout import AnyArray, RecordError
+
+# Records that travel beside the arrays that train.
+RUNNING, FIXED, CONTROL = "running-statistics", "classifier", "control"
+_TEMPERATURES, _LOSSES = "temperatures", "losses"
+
+
+@dataclass(frozen=True)
+class TrainingQuestion:
+    """The numbers of a round that don't stand in the run config.
+
+    Parameters
+    ----------
+    lr, temperature : float
+        As chosen by the server where the run config says ``auto``.
+    feature_map : FeatureMap
+        From backbone features to those that ``lp`` trains on.
+    fixed_digest : str
+        Names the classifier that ``feat`` keeps fixed; "" for none.
+    bias : bool
+        Whether the classifier has one.
+    round : int
+        Number of the round, filled in by Flower's strategies.
+    """
+
+    lr: float
+    temperature: float
+    feature_map: FeatureMap
+    fixed_digest: str
+    bias: bool
+    round: int = 0
+
+    def pack(self) -> ConfigRecord:
+        """Return the config record."""
+        record = pack_feature_map(self.feature_map)
+        record["lr"], record["temperature"] = self.lr, self.temperature
+        record["bias"] = self.bias
+        if self.fixed_digest:  # Flower can't count the bytes of an empty string
+            record["fixed-digest"] = self.fixed_digest
+        return record
+
+    @classmethod
+    def read(cls, config: ConfigRecord) -> TrainingQuestion:
+        """Return the question in a config record."""
+        try:
+            return cls(
+                lr=float(config["lr"]),  # type: ignore[arg-type]
+                temperature=float(config["temperature"]),  # type: ignore[arg-type]
+                feature_map=read_feature_map(config),
+                fixed_digest=str(config.get("fixed-digest", "")),
+                bias=bool(config["bias"]),
+                round=int(config["server-round"]),  # type: ignore[arg-type]
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordError(f"A training question can't be read: {error}.") from None
+
+
+def pack_arrays(arrays: dict[str, Tensor]) -> ArrayRecord:
+    """Return the record of named tensors."""
+    return ArrayRecord(
+        {name: Array(value.detach().cpu().numpy()) for name, value in arrays.items()}
+    )
+
+
+def unpack_arrays(record: ArrayRecord) -> dict[str, Tensor]:
+    """Return the named tensors of a record."""
+    # Copied: arrays that arrive may not be written to, tensors may.
+    return {name: torch.from_numpy(a.numpy().copy()) for name, a in record.items()}
+
+
+def keep_names(sent: ArrayRecord, arrays: Sequence[AnyArray]) -> ArrayRecord:
+    """Return the record of arrays that come back in the order they were sent in."""
+    return ArrayRecord(
+        {name: Array(np.asarray(a)) for name, a in zip(sent, arrays, strict=True)}
+    )
+
+
+def pack_temperatures(
+    feature_map: FeatureMap, temperatures: Sequence[float]
+) -> ConfigRecord:
+    """Return the question for the losses at some temperatures."""
+    record = pack_feature_map(feature_map)
+    record[_TEMPERATURES] = list(temperatures)
+    return record
+
+
+def read_temperatures(config: ConfigRecord) -> list[float]:
+    """Return the temperatures of such a question."""
+    values = config.get(_TEMPERATURES)
+    if not isinstance(values, list) or not values:
+        raise RecordError(f"{_TEMPERATURES} must be a list of numbers, got {values!r}.")
+    return [float(value) for value in values]
+
+
+def pack_losses(losses: Sequence[float]) -> RecordDict:
+    """Return the reply: the sum of the losses at each temperature."""
+    return RecordDict({"metrics": MetricRecord({_LOSSES: list(losses)})})
+
+
+def read_losses(content: RecordDict, expected: int) -> Tensor:
+    """Return the losses of a reply, (expected,)."""
+    values = content.metric_records["metrics"].get(_LOSSES)
+    if not isinstance(values, list) or len(values) != expected:
+        raise RecordError(f"{_LOSSES} must be {expected} numbers, got {values!r}.")
+    return torch.tensor(values, dtype=torch.float64)

@@ -1,0 +1,143 @@
+"""An engine without processes: the same ServerApp and ClientApp, in this process.
+
+No Ray, no sockets: deterministic, quick to start, and a debugger can step into a
+client. The records are those that travel otherwise, already serialised by Flower, so
+that what is counted as bytes is real.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.user_config import UserConfig
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+_RUN, _SERVER = 1, 1
+
+
+class InlineGrid(Grid):
+    """A Grid whose nodes are simulated clients, run when their replies are pulled.
+
+    Parameters
+    ----------
+    client_app : ClientApp
+        What every node runs.
+    num_clients : int
+        Number of nodes.
+    run_config : Mapping
+        The run's config, as the clients see it.
+    """
+
+    def __init__(
+        self, client_app: ClientApp, num_clients: int, run_config: UserConfig
+    ) -> None:
+        self._client_app = client_app
+        self._contexts = {
+            _SERVER + 1 + partition: Context(
+                run_id=_RUN,
+                node_id=_SERVER + 1 + partition,
+                node_config={
+                    "partition-id": partition,
+                    "num-partitions": num_clients,
+                },
+                state=RecordDict(),
+                run_config=dict(run_config),
+            )
+            for partition in range(num_clients)
+        }
+        self._waiting: dict[str, Message] = {}
+        self._numbers = itertools.count(1)
+        self._run: Run | None = None
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run, where one was set."""
+        assert self._run is not None
+        return self._run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a new message."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return all nodes."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Keep messages until their replies are pulled; return their ids."""
+        ids = []
+        for message in messages:
+            message_id = str(next(self._numbers))
+            metadata = message.metadata.__dict__
+            metadata["_message_id"], metadata["_src_node_id"] = message_id, _SERVER
+            self._waiting[message_id] = message
+            ids.append(message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Run the clients that were asked, and return their replies one by one."""
+        for message_id in message_ids:
+            if message_id in self._waiting:
+                yield self._answer(self._waiting.pop(message_id))
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Return the replies to messages."""
+        return list(self.pull_messages(self.push_messages(messages)))
+
+    def _answer(self, message: Message) -> Message:
+        context = self._contexts[message.metadata.dst_node_id]
+        try:
+            return self._client_app(message, context)
+        except Exception as error:  # Flower, too, turns whatever a client raises
+            code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            return Message(Error(code=code, reason=str(error)), reply_to=message)
+
+
+def run_inline(
+    server_app: ServerApp,
+    client_app: ClientApp,
+    num_clients: int,
+    run_config: Mapping[str, str | int | float | bool],
+) -> None:
+    """Run an app to its end; what the ServerApp raises is raised here."""
+    config = dict(run_config)
+    # Flower stamps new messages with the identity of the process.
+    TaskIdentity.run_id, TaskIdentity.node_id = _RUN, _SERVER
+    TaskIdentity.task_id = _RUN
+    grid = InlineGrid(client_app, num_clients, config)
+    context = Context(
+        run_id=_RUN,
+        node_id=_SERVER,
+        node_config={},
+        state=RecordDict(),
+        run_config=config,
+    )
+    server_app(grid, context)
+
+
+def default_run_config(pyproject: Path) -> dict[str, str | int | float | bool]:
+    """Return the run config with the defaults of a ``pyproject.toml``."""
+    with pyproject.open("rb") as file:
+        app = tomllib.load(file)["tool"]["flwr"]["app"]
+    return dict(app["config"])

@@ -1,0 +1,252 @@
+"""Rounds of training with Flower's own averaging.
+
+Flower's strategies sample from all nodes with the global random numbers, pass a round
+in which everybody failed, and average whatever they are sent. What is added here
+stands around them: this round's nodes are offered and no others, running statistics
+are averaged apart, and a round without a valid reply is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from logging import WARNING
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+from flwr.supercore.run import Run
+
+from fed3r_app.run_errors import RunError
+from fed3r_app.wire import FIXED, RUNNING, count_bytes
+from strategies.exchange import exchange
+from strategies.roster import Roster
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedRound:
+    """What came of a round."""
+
+    arrays: ArrayRecord
+    running: ArrayRecord | None
+    loss: float
+    clients: int
+    num_samples: int
+    upload_bytes: int
+    download_bytes: int
+
+
+class TrainingRounds:
+    """Runs rounds of an optimiser on seeded cohorts of the clients.
+
+    Parameters
+    ----------
+    optimizer : FedAvg
+        Flower's FedAvg or a subclass; it does the averaging.
+    roster : Roster
+        The clients and their nodes.
+    per_round : int
+        Clients a round, distinct; 0 means all.
+    seed : int
+        A round's cohort depends on it and on the round's number alone.
+    fixed : ArrayRecord or None
+        Arrays that a client needs and does not train: sent to it once.
+    """
+
+    def __init__(
+        self,
+        optimizer: FedAvg,
+        roster: Roster,
+        *,
+        per_round: int,
+        seed: int,
+        fixed: ArrayRecord | None = None,
+    ) -> None:
+        self.optimizer = optimizer
+        self._roster = roster
+        self._per_round = min(per_round or len(roster.nodes), len(roster.nodes))
+        self._seed = seed
+        self._fixed = fixed
+        self._have_fixed: set[int] = set()
+        self._have_trained: set[int] = set()
+        self._failures: dict[str, str] = {}
+
+    def cohort(self, number: int) -> list[str]:
+        """Return the clients of a round."""
+        random = np.random.default_rng([self._seed, number])
+        size, clients = self._per_round, self._roster.clients
+        drawn = random.choice(len(clients), size, replace=False)
+        return [clients[i] for i in sorted(drawn)]
+
+    def run(
+        self,
+        grid: Grid,
+        number: int,
+        arrays: ArrayRecord,
+        running: ArrayRecord | None,
+        config: ConfigRecord,
+        timeout: float,
+    ) -> TrainedRound:
+        """Train one round; raise RunError if no reply was valid."""
+        nodes = {self._roster.nodes[client]: client for client in self.cohort(number)}
+        offered = _CohortGrid(grid, list(nodes))
+        # Flower writes the round's number into the config it is given.
+        config = ConfigRecord(dict(config.items()))
+        messages = self.optimizer.configure_train(number, arrays, config, offered)
+        messages = [self._complete(message, running) for message in messages]
+        down = sum(count_bytes(message.content) for message in messages)
+        replies = list(exchange(grid, messages, timeout=timeout))
+        good, up = self._sort_out(replies, nodes, arrays)
+        if not good:
+            reason = next(iter(self._failures.values()), "no reply")
+            raise RunError(
+                f"All {len(nodes)} clients of round {number} failed; one said: {reason}"
+            )
+        # Flower's mean of the rest; ours of the running statistics is Flower's too.
+        averaged = _average_running(good)
+        trained, metrics = self.optimizer.aggregate_train(number, good)
+        assert trained is not None and metrics is not None
+        return TrainedRound(
+            arrays=trained,
+            running=averaged,
+            loss=_number(metrics, "train-loss"),
+            clients=len(good),
+            num_samples=sum(_num_examples(reply) for reply in good),
+            upload_bytes=up,
+            download_bytes=down,
+        )
+
+    def _complete(self, message: Message, running: ArrayRecord | None) -> Message:
+        """Return a message with what Flower's strategies don't know of beside it."""
+        content = RecordDict(dict(message.content.items()))
+        if running is not None:
+            content[RUNNING] = running
+        node = message.metadata.dst_node_id
+        if self._fixed is not None and node not in self._have_fixed:
+            content[FIXED] = self._fixed
+        return Message(
+            content, dst_node_id=node, message_type=message.metadata.message_type
+        )
+
+    def _sort_out(
+        self, replies: Iterable[Message], nodes: dict[int, str], sent: ArrayRecord
+    ) -> tuple[list[Message], int]:
+        """Return the valid replies in the order of the clients, and all bytes."""
+        good: dict[int, Message] = {}
+        up = 0
+        self._failures = dict.fromkeys(nodes.values(), "no reply")
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            if node not in nodes:
+                continue
+            if reply.has_error():
+                self._have_fixed.discard(node)
+                self._fail(nodes[node], reply.error.reason or "no reason given")
+                continue
+            up += count_bytes(reply.content)
+            self._have_fixed.add(node)
+            if problem := _problem(reply, sent):
+                self._fail(nodes[node], problem)
+            else:
+                good[node] = reply
+                self._note_lost_state(node, nodes[node], reply)
+        # The order of arrival must not show in the sums.
+        return [good[node] for node in nodes if node in good], up
+
+    def _note_lost_state(self, node: int, client: str, reply: Message) -> None:
+        fresh = reply.content.metric_records["metrics"].get("fresh-control")
+        if fresh and node in self._have_trained:
+            log(WARNING, "Client %s lost its control variate: zero again", client)
+        self._have_trained.add(node)
+
+    def _fail(self, client: str, reason: str) -> None:
+        self._failures[client] = reason
+        log(WARNING, "Client %s failed: %s", client, reason)
+
+
+class _CohortGrid(Grid):
+    """A Grid that offers some of the nodes; all else is the real one's."""
+
+    def __init__(self, grid: Grid, nodes: Sequence[int]) -> None:
+        self._grid = grid
+        self._nodes = nodes
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return this round's nodes."""
+        return self._nodes
+
+    def set_run(self, run: Run) -> None:
+        """Set the run."""
+        self._grid.set_run(run)
+
+    @property
+    def run(self) -> Run:
+        """The run."""
+        return self._grid.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a new message."""
+        return self._grid.create_message(
+            content, message_type, dst_node_id, group_id, ttl
+        )
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Push messages."""
+        return self._grid.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Pull replies."""
+        return self._grid.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Push messages and pull their replies."""
+        return self._grid.send_and_receive(messages, timeout=timeout)
+
+
+def _average_running(replies: Sequence[Message]) -> ArrayRecord | None:
+    """Take the running statistics out of the replies; return their plain mean."""
+    contents = []
+    for reply in replies:
+        if RUNNING in reply.content:
+            metrics = reply.content.metric_records["metrics"]
+            taken = reply.content.array_records[RUNNING]
+            del reply.content[RUNNING]
+            contents.append(RecordDict({RUNNING: taken, "metrics": metrics}))
+    return aggregate_arrayrecords(contents, "num-examples") if contents else None
+
+
+def _problem(reply: Message, sent: ArrayRecord) -> str | None:
+    """Return why a reply can't be averaged in, else None."""
+    records = reply.content.array_records
+    if "arrays" not in records or "metrics" not in reply.content.metric_records:
+        return "its reply has no arrays or no metrics"
+    if not _num_examples(reply):
+        return "it has no images"
+    shapes = {name: array.numpy().shape for name, array in records["arrays"].items()}
+    if shapes != {name: tuple(array.shape) for name, array in sent.items()}:
+        return "its arrays are not those it was sent"
+    for record in records.values():
+        for name, array in record.items():
+            if not np.isfinite(array.numpy()).all():
+                return f"its {name} is not finite"
+    return None
+
+
+def _num_examples(reply: Message) -> int:
+    return int(_number(reply.content.metric_records["metrics"], "num-examples"))
+
+
+def _number(metrics: MetricRecord, key: str) -> float:
+    return float(metrics[key])  # type: ignore[arg-type]

@@ -1,0 +1,96 @@
+"""Messages to NumPyClients and back, with real Messages."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.client import NumPyClient
+from flwr.supercore.task_identity import TaskIdentity
+
+from clients import bridge
+
+
+@pytest.fixture(autouse=True)
+def _a_run(monkeypatch):
+    """Messages can only be made inside a run."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+def question(**config):
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({"x": Array(np.arange(3.0))}),
+            "config": ConfigRecord(config),
+        }
+    )
+    message = Message(content, dst_node_id=7, message_type="train.statistics")
+    message.metadata.__dict__["_message_id"] = "the question"
+    return message
+
+
+def name_arrays(arrays):
+    return ArrayRecord({f"a{i}": Array(array) for i, array in enumerate(arrays)})
+
+
+class Doubler(NumPyClient):
+    def fit(self, parameters, config):
+        return [2 * parameters[0], parameters[0]], 5, {"lr": config["lr"]}
+
+    def evaluate(self, parameters, config):
+        return 0.5, 5, {"correct": 4}
+
+
+def test_fit_gets_arrays_and_config_and_its_reply_has_names():
+    reply = bridge.fit(Doubler(), question(lr=0.1), name_arrays)
+    arrays = reply.content.array_records["arrays"]
+    assert list(arrays) == ["a0", "a1"]
+    assert arrays["a0"].numpy().tolist() == [0.0, 2.0, 4.0]
+    assert dict(reply.content.metric_records["metrics"]) == {
+        "num-examples": 5,
+        "lr": 0.1,
+    }
+
+
+def test_evaluate_replies_with_numbers():
+    reply = bridge.evaluate(Doubler(), question())
+    assert dict(reply.content.metric_records["metrics"]) == {
+        "num-examples": 5,
+        "loss": 0.5,
+        "correct": 4,
+    }
+
+
+def test_replies_go_back_to_who_asked():
+    message = question(lr=1.0)
+    reply = bridge.fit(Doubler(), message, name_arrays)
+    assert reply.metadata.reply_to_message_id == "the question"
+    assert reply.metadata.src_node_id == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (ValueError("data-path must exist, got '/x'."), "data-path must exist"),
+        (KeyError(), "KeyError()"),
+        (MemoryError(), "MemoryError()"),
+    ],
+)
+def test_what_is_raised_becomes_an_error_reply_with_the_sentence(error, reason):
+    @bridge.reply_with_errors
+    def handler(message, context):
+        raise error
+
+    reply = handler(question(), None)
+    assert reply.has_error()
+    assert reply.error.reason.startswith(reason)
+    assert reply.metadata.reply_to_message_id == "the question"
+
+
+def test_a_question_without_arrays_is_an_error_reply():
+    @bridge.reply_with_errors
+    def handler(message, context):
+        return bridge.fit(Doubler(), message, name_arrays)
+
+    message = Message(RecordDict(), dst_node_id=7, message_type="train.statistics")
+    message.metadata.__dict__["_message_id"] = "the question"
+    assert handler(message, None).has_error()

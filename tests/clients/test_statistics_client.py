@@ -1,0 +1,107 @@
+"""The client of the closed form: its statistics and its evaluations."""
+
+import numpy as np
+import pytest
+import torch
+
+from clients import LocalData, StatisticsClient
+from clients import local_data as module
+from fed3r_app.core import (
+    FeatureMap,
+    FeatureMoments,
+    RidgeStatistics,
+    predict,
+    solve_ridge,
+)
+from fed3r_app.wire import name_arrays, unpack_statistics
+
+D, C = 6, 4
+
+
+def features(n, seed=0):
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, D)))
+
+
+def labels(n, seed=0):
+    return np.random.default_rng(seed).integers(C, size=n)
+
+
+def local_data(n, seed=0):
+    """Return n samples, whose rows in the data set are 100, 101, …"""
+    Z, y = features(n, seed), labels(n, seed)
+    return LocalData(np.arange(100, 100 + n), y, lambda rows: Z[rows - 100], C)
+
+
+def client(n, form="factor", feature_map=None):
+    data = local_data(n)
+    return StatisticsClient(data, feature_map or FeatureMap(D), form, "float64")
+
+
+def statistics(made):
+    arrays, n, _ = made.fit([], {})
+    return unpack_statistics(name_arrays(arrays)), n
+
+
+@pytest.mark.parametrize("form", ["factor", "packed", "dense"])
+@pytest.mark.parametrize("n", [0, 1, 2, 50])
+def test_fit_gives_the_statistics_of_all_samples(n, form):
+    got, count = statistics(client(n, form))
+    expected = RidgeStatistics.of(features(n), torch.from_numpy(labels(n)), C)
+    assert count == n
+    assert torch.equal(got.counts, expected.counts)
+    torch.testing.assert_close(got.A, expected.A, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(got.b, expected.b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("form", ["factor", "packed"])
+def test_chunks_don_t_show(monkeypatch, form):
+    whole, _ = statistics(client(50, form))
+    monkeypatch.setattr(module, "_CHUNK", 7)
+    assert len(list(local_data(50).chunks(FeatureMap(D)))) == 8
+    chunked, _ = statistics(client(50, form))
+    torch.testing.assert_close(chunked.A, whole.A, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(chunked.b, whole.b, rtol=1e-12, atol=1e-12)
+
+
+def test_the_feature_map_is_applied():
+    got, _ = statistics(client(9, feature_map=FeatureMap(D, intercept=True)))
+    assert got.d == D + 1
+    assert got.A[-1, -1] == pytest.approx(9.0)
+
+
+def test_features_of_another_backbone_are_refused():
+    with pytest.raises(ValueError, match=f"d = {D + 1} columns, got {D}"):
+        client(3, feature_map=FeatureMap(D + 1)).fit([], {})
+
+
+@pytest.mark.parametrize("n", [0, 1, 50])
+def test_evaluate_counts_what_is_right(n):
+    Z, y = features(60, seed=1), torch.from_numpy(labels(60, seed=1))
+    W = solve_ridge(RidgeStatistics.of(Z, y, C), 0.1)
+    present = torch.tensor([True, True, True, False])
+    loss, count, metrics = client(n).evaluate([W.numpy(), present.numpy()], {})
+    right = predict(features(n), W, present) == torch.from_numpy(labels(n))
+    assert count == n
+    assert metrics["correct"] == int(right.sum())
+    assert np.isfinite(loss)
+    assert (loss == 0) == (n == 0)
+
+
+def test_the_loss_of_equal_scores_is_that_of_guessing():
+    present = np.ones(C, dtype=bool)
+    loss, _, _ = client(20).evaluate([np.zeros((D, C)), present], {})
+    assert loss == pytest.approx(np.log(C))
+
+
+def test_moments_are_those_of_all_samples(monkeypatch):
+    monkeypatch.setattr(module, "_CHUNK", 7)
+    moments, expected = client(20).moments(), FeatureMoments.of(features(20))
+    assert moments.n == 20
+    assert moments.squared_norms == pytest.approx(expected.squared_norms)
+    torch.testing.assert_close(moments.total, expected.total)
+
+
+def test_a_client_without_images_has_moments_of_zero():
+    moments = client(0).moments()
+    assert (moments.n, moments.squared_norms) == (0, 0.0)
+    assert moments.total.tolist() == [0.0] * D

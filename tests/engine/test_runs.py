@@ -1,0 +1,182 @@
+"""Short runs on the real engine: the default, the laws, and what goes wrong."""
+
+import pytest
+import torch
+
+from fed3r_app.backbones import load_backbone
+from fed3r_app.core import RidgeStatistics, solve_ridge
+from fed3r_app.data import load_dataset
+from fed3r_app.features import extract_features
+from fed3r_app.saved_model import load_model
+
+SIZE, LAM = 8, 0.5
+# No images to speak of, and as exact as can be.
+EXACT = {
+    "backbone": "pixels",
+    "image_size": SIZE,
+    "ridge_lambda": LAM,
+    "upload_dtype": "float64",
+}
+FILES = {
+    "config.json",
+    "metrics.jsonl",
+    "summary.json",
+    "curves.png",
+    "model.safetensors",
+    "statistics.safetensors",
+}
+SUMMARY_KEYS = {
+    "method",
+    "accuracy",
+    "rounds",
+    "clients",
+    "clients_counted",
+    "ridge_lambda",
+    "upload_bytes",
+    "download_bytes",
+    "paper_upload_bytes",
+    "seconds",
+}
+
+
+def pixels(images):
+    backbone = load_backbone("pixels", "packaged", SIZE)
+    rows = torch.arange(len(images)).numpy()
+    return extract_features(backbone, images, rows, device=torch.device("cpu"))
+
+
+def pooled():
+    """Return the classifier of all training images at one place."""
+    train = load_dataset("digits", "").train
+    y = torch.from_numpy(train.labels.copy())
+    return solve_ridge(RidgeStatistics.of(pixels(train), y, 10), LAM)
+
+
+def model(outcome):
+    return load_model(outcome.directory / "model.safetensors")
+
+
+def difference(W, expected):
+    return float((W - expected).norm() / expected.norm())
+
+
+@pytest.fixture(scope="module")
+def default_run(engine):
+    return engine.run_default("default", 10)
+
+
+def test_the_default_run_gives_a_good_classifier(default_run):
+    assert default_run.completed, default_run.output
+    summary = default_run.summary
+    assert summary["accuracy"] >= 0.94
+    assert summary["clients_counted"] == summary["clients"] == 10
+    assert summary["rounds"] == 5
+    assert summary["upload_bytes"] < summary["paper_upload_bytes"]
+
+
+def test_the_default_run_leaves_all_its_files(default_run):
+    assert {path.name for path in default_run.directory.iterdir()} == FILES
+    assert SUMMARY_KEYS <= default_run.summary.keys()
+    assert [line["round"] for line in default_run.metrics] == [1, 2, 3, 4, 5]
+
+
+def test_the_default_run_says_where_its_results_are(default_run):
+    assert f"Results: {default_run.directory}" in default_run.output
+    assert "Traceback" not in default_run.output
+
+
+def test_a_second_run_extracts_nothing_whatever_its_method(engine, default_run):
+    # Whatever is extracted is written to the cache at once.
+    caches = sorted(engine.cache.glob("mobilenet_v2-*/features.bin"))
+    before = [path.stat().st_mtime_ns for path in caches]
+    again = engine.run("again", 10, method="fedncm", partition="iid")
+    assert again.completed, again.output
+    assert len(caches) == 2  # training and test images
+    assert sorted(engine.cache.glob("mobilenet_v2-*/features.bin")) == caches
+    assert [path.stat().st_mtime_ns for path in caches] == before
+    assert 0.7 < again.summary["accuracy"] < default_run.summary["accuracy"]
+    assert again.summary["num_samples"] == default_run.summary["num_samples"]
+
+
+@pytest.mark.parametrize(
+    ("partition", "num_clients", "kappa"),
+    [("iid", 5, 0), ("dirichlet", 8, 3), ("by-class", 10, 4)],
+)
+def test_any_split_and_any_cohort_give_the_pooled_solution(
+    engine, partition, num_clients, kappa
+):
+    outcome = engine.run(
+        f"split-{partition}",
+        num_clients,
+        partition=partition,
+        clients_per_round=kappa,
+        **EXACT,
+    )
+    assert outcome.completed, outcome.output
+    assert outcome.summary["clients_counted"] == num_clients
+    assert difference(model(outcome).W, pooled()) <= 1e-9
+
+
+def test_float32_factors_give_the_same_predictions(engine):
+    settings = EXACT | {"upload_dtype": "float32", "client_evaluation": True}
+    outcome = engine.run("float32", 4, **settings)
+    assert outcome.completed, outcome.output
+    assert difference(model(outcome).W, pooled()) <= 1e-5
+    dataset = load_dataset("digits", "")
+    expected = (pixels(dataset.test).double() @ pooled()).argmax(dim=1)
+    assert torch.equal(model(outcome).scores(pixels(dataset.test)).argmax(1), expected)
+    # The clients' own images are the training images.
+    scores = model(outcome).scores(pixels(dataset.train))
+    right = scores.argmax(1) == torch.from_numpy(dataset.train.labels.copy())
+    assert outcome.summary["client_accuracy"] == float(right.double().mean())
+
+
+def test_random_features_find_their_own_width(engine):
+    outcome = engine.run(
+        "rf", 4, backbone="pixels", image_size=SIZE, method="fed3r-rf", rf_dim=300
+    )
+    assert outcome.completed, outcome.output
+    assert outcome.summary["accuracy"] > 0.93  # 0.93 is what the pixels give
+    assert model(outcome).feature_map.rf_sigma == outcome.summary["rf_sigma"]
+
+
+def test_a_client_that_raises_is_asked_again(engine, faulty_app):
+    app = faulty_app("raise OSError('The disk is gone.')")
+    outcome = engine.run("raises", 4, app=app, **EXACT)
+    assert outcome.completed, outcome.output
+    assert (app.parent / "struck").exists()
+    assert "Client 1 failed" in outcome.output
+    assert outcome.summary["clients_counted"] == 4
+    assert outcome.summary["rounds"] == 3  # two, and one for who failed
+    assert difference(model(outcome).W, pooled()) <= 1e-9
+
+
+def test_a_typo_does_not_start_a_run(engine):
+    outcome = engine.run("typo", 2, ridge_lamda=0.1)
+    assert not outcome.completed
+    assert "Invalid run configuration" in outcome.output  # Flower's own word
+    assert not outcome.directory.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "sentence"),
+    [
+        (
+            "lambda",
+            {"ridge_lambda": -1},
+            "ridge-lambda must be 'auto' or a number > 0, got -1.",
+        ),
+        (
+            "path",
+            {"dataset": "imagefolder", "data_path": "/not/there"},
+            "data-path must be",
+        ),
+    ],
+)
+def test_a_wrong_setting_fails_the_run_with_a_sentence(
+    engine, name, settings, sentence
+):
+    outcome = engine.run(name, 2, **settings)
+    assert not outcome.completed
+    assert sentence in " ".join(outcome.output.split())
+    assert not (outcome.directory / "summary.json").exists()

@@ -1,0 +1,334 @@
+"""Fed3R through a Grid: the pooled solution, whoever comes when, and nothing else."""
+
+import itertools
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fed3r_app.core import (
+    RidgeStatistics,
+    class_means,
+    select_lambda,
+    solve_ridge,
+)
+from fed3r_app.wire import pack_statistics, unpack_classifier
+from strategies import Cohorts, Fed3R, FedNCM, Roster
+
+D, C, N, K = 12, 5, 90, 9
+LAM = 0.1
+
+
+def samples(seed=0):
+    rng = np.random.default_rng(seed)
+    return torch.from_numpy(rng.normal(size=(N, D))), torch.from_numpy(
+        rng.integers(C, size=N)
+    )
+
+
+def parts(Z, y, clients=K, seed=0):
+    """Cut the samples into clients of all sizes, among them an empty one."""
+    cuts = np.random.default_rng(seed).integers(N + 1, size=clients - 2)
+    edges = [0, 0, *sorted(int(cut) for cut in cuts), N]
+    return [(Z[a:b], y[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+@pytest.fixture
+def nodes(send_statistics):
+    """Make nodes, from id 101 on, that hold a part of the samples each."""
+
+    def make(pieces, **options):
+        return {
+            101 + i: lambda message, Z=Z, y=y: send_statistics(
+                message, Z, y, C, **options
+            )
+            for i, (Z, y) in enumerate(pieces)
+        }
+
+    return make
+
+
+def strategy(count, kind=Fed3R, per_round=2, seed=0, retries=0, **options):
+    names = {str(i): 101 + i for i in range(count)}
+    cohorts = Cohorts(tuple(names), per_round=per_round, seed=seed, max_retries=retries)
+    start = RidgeStatistics.zeros(D, C)
+    return kind(Roster(names, None, 0, 0), cohorts, start, **options)
+
+
+def run(fed3r, grid, **options):
+    result = fed3r.start(grid, ArrayRecord(), timeout=0.5, **options)
+    return unpack_classifier(result.arrays.to_numpy_ndarrays())[0]
+
+
+def assert_close(W, expected, tolerance=1e-9):
+    assert float((W - expected).norm() / expected.norm()) <= tolerance
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(st.integers(0, 12), st.integers(0, 1000), st.sampled_from(["factor", "packed"]))
+def test_any_split_cohort_and_order_gives_the_pooled_solution(
+    make_grid, nodes, per_round, seed, form
+):
+    Z, y = samples()
+    grid = make_grid(nodes(parts(Z, y, seed=seed), form=form), seed=seed)
+    fed3r = strategy(K, per_round=per_round, seed=seed, ridge_lambda=LAM)
+    W = run(fed3r, grid)
+    assert_close(W, solve_ridge(RidgeStatistics.of(Z, y, C), LAM))
+    assert len(grid.log) == K
+
+
+def test_float32_factors_stay_close(make_grid, nodes):
+    Z, y = samples()
+    grid = make_grid(nodes(parts(Z, y), dtype="float32"))
+    W = run(strategy(K, ridge_lambda=LAM), grid)
+    assert_close(W, solve_ridge(RidgeStatistics.of(Z, y, C), LAM), 1e-5)
+
+
+def test_lambda_is_chosen_from_the_sum_where_none_is_given(make_grid, nodes):
+    Z, y = samples()
+    fed3r = strategy(K)
+    W = run(fed3r, make_grid(nodes(parts(Z, y))))
+    pooled = RidgeStatistics.of(Z, y, C)
+    assert fed3r.ridge_lambda == pytest.approx(select_lambda(pooled), rel=1e-6)
+    assert_close(W, solve_ridge(pooled, fed3r.ridge_lambda))
+
+
+def test_fedncm_is_fed3r_with_class_means(make_grid, nodes):
+    Z, y = samples()
+    fedncm = strategy(K, kind=FedNCM)
+    assert isinstance(fedncm, Fed3R)
+    W = run(fedncm, make_grid(nodes(parts(Z, y))))
+    assert_close(W, class_means(RidgeStatistics.of(Z, y, C)))
+    assert fedncm.ridge_lambda is None
+
+
+def test_a_run_that_goes_on_ends_where_the_whole_run_ends(make_grid, nodes):
+    Z, y = samples()
+    pieces = parts(Z, y)
+    grid = make_grid(nodes(pieces))
+    names = {str(i): 101 + i for i in range(K)}
+    start = RidgeStatistics.of(
+        torch.cat([Z for Z, _ in pieces[:4]]), torch.cat([y for _, y in pieces[:4]]), C
+    )
+    cohorts = Cohorts(
+        tuple(names), per_round=2, seed=0, counted=["0", "1", "2", "3"], rounds=2
+    )
+    fed3r = Fed3R(
+        Roster(names, None, 0, 0), cohorts, start, ridge_lambda=LAM, first_round=3
+    )
+    result = fed3r.start(grid, ArrayRecord())
+    assert list(result.train_metrics_clientapp) == [3, 4, 5]
+    assert {node for node, _ in grid.log} == set(range(105, 110))
+    assert_close(
+        unpack_classifier(result.arrays.to_numpy_ndarrays())[0],
+        solve_ridge(RidgeStatistics.of(Z, y, C), LAM),
+    )
+
+
+def garbage(kind, Z, y):
+    """Return a record that must not be counted."""
+    record = pack_statistics(Z, y, C, form="packed", dtype="float64")
+    if kind == "NaN":
+        A = record["A"].numpy().copy()
+        A[3] = np.nan
+        return ArrayRecord({**record, "A": Array(A)})
+    if kind == "other d":
+        return pack_statistics(Z[:, :-1], y, C)
+    if kind == "other C":
+        return pack_statistics(Z, y, C + 1)
+    if kind == "empty":
+        return ArrayRecord()
+    if kind == "counts":
+        counts = record["counts"].numpy() + 1
+        return ArrayRecord({**record, "counts": Array(counts)})
+    return ArrayRecord(
+        {"header": Array("int64", (8,), "numpy.ndarray", b"no array at all")}
+    )
+
+
+@pytest.mark.parametrize(
+    "kind", ["NaN", "other d", "other C", "empty", "counts", "bytes"]
+)
+def test_garbage_is_refused_asked_again_and_never_in_the_sum(
+    make_grid, nodes, reply_with, kind
+):
+    Z, y = samples()
+    pieces = parts(Z, y)
+    made = nodes(pieces)
+    bad = made[105] = lambda message: reply_with(
+        message, arrays=garbage(kind, Z[:8], y[:8])
+    )
+    fed3r = strategy(K, retries=2, ridge_lambda=LAM)
+    grid = make_grid(made)
+    W = run(fed3r, grid)
+    assert grid.nodes[105] is bad
+    assert [node for node, _ in grid.log].count(105) == 3
+    assert fed3r.cohorts.missing == ("4",)
+    assert "refused" in fed3r.cohorts.failures["4"]
+    others = [pieces[i] for i in range(K) if i != 4]
+    without = RidgeStatistics.of(
+        torch.cat([Z for Z, _ in others]), torch.cat([y for _, y in others]), C
+    )
+    assert_close(W, solve_ridge(without, LAM))
+
+
+def test_a_reply_without_statistics_is_refused(make_grid, nodes, reply_with):
+    Z, y = samples()
+    made = nodes(parts(Z, y))
+    made[101] = lambda message: reply_with(message, config=ConfigRecord())
+    fed3r = strategy(K, ridge_lambda=LAM)
+    run(fed3r, make_grid(made))
+    assert fed3r.cohorts.missing == ("0",)
+
+
+def test_who_fails_once_is_counted_in_the_end(make_grid, nodes, fail):
+    Z, y = samples()
+    made = nodes(parts(Z, y))
+    good, tries = made[105], iter(range(10))
+    made[105] = lambda message: good(message) if next(tries) else fail(message)
+    fed3r = strategy(K, retries=1, ridge_lambda=LAM)
+    W = run(fed3r, make_grid(made))
+    assert not fed3r.cohorts.missing
+    assert_close(W, solve_ridge(RidgeStatistics.of(Z, y, C), LAM))
+
+
+def test_who_fails_for_ever_is_named_with_the_reason(make_grid, nodes, fail):
+    Z, y = samples()
+    made = nodes(parts(Z, y))
+    made[105] = lambda message: fail(message, "The disk is gone.")
+    made[106] = lambda message: None
+    fed3r = strategy(K, retries=1, ridge_lambda=LAM)
+    run(fed3r, make_grid(made))
+    assert fed3r.cohorts.failures == {"4": "The disk is gone.", "5": "no reply"}
+
+
+def test_nobody_counted_is_no_classifier(make_grid, fail):
+    fed3r = strategy(2)
+    grid = make_grid({101: fail, 102: fail})
+    result = fed3r.start(grid, ArrayRecord(), timeout=0.5)
+    assert not result.evaluate_metrics_serverapp
+    assert fed3r.cohorts.missing == ("0", "1")
+
+
+def question(node):
+    return Message(RecordDict(), dst_node_id=node, message_type="train.statistics")
+
+
+def test_replies_of_strangers_and_second_replies_are_ignored(nodes):
+    Z, y = samples()
+    pieces = parts(Z, y)
+    made = nodes(pieces)
+    fed3r = strategy(K, per_round=0, ridge_lambda=LAM)
+    list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
+    replies = [node(question(number)) for number, node in made.items()]
+    stranger = made[101 + K - 1](question(999))
+    repeated = made[101 + K - 1](question(101 + K - 1))
+    _, metrics = fed3r.aggregate_train(1, [stranger, *replies, repeated, *replies])
+    assert metrics["clients-counted"] == K
+    assert metrics["num-examples"] == N
+    pooled = RidgeStatistics.of(Z, y, C)
+    assert_close(fed3r.statistics().A, pooled.A)
+    assert_close(fed3r.statistics().b, pooled.b)
+
+
+def test_a_folded_reply_is_not_kept(nodes):
+    Z, y = samples()
+    made = nodes(parts(Z, y))
+    fed3r = strategy(K, per_round=0, ridge_lambda=LAM)
+    list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
+    seen = []
+
+    def replies():
+        for number, node in made.items():
+            # One may still be bound to the name of the caller's loop.
+            assert sum(ref() is not None for ref in seen) <= 1
+            reply = node(question(number))
+            seen.append(weakref.ref(reply))
+            yield reply
+            del reply
+
+    fed3r.aggregate_train(1, replies())
+    assert len(seen) == K
+
+
+def test_bytes_are_those_that_travelled(make_grid, nodes):
+    Z, y = samples()
+    fed3r = strategy(K, per_round=0)
+    result = fed3r.start(make_grid(nodes(parts(Z, y))), ArrayRecord(), timeout=1)
+    metrics = result.train_metrics_clientapp[1]
+    sent = [
+        pack_statistics(Z, y, C, dtype="float64").count_bytes() for Z, y in parts(Z, y)
+    ]
+    assert metrics["upload-bytes"] == sum(sent)
+
+
+@pytest.mark.parametrize(
+    ("every", "evaluated"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (0, [5])]
+)
+def test_evaluations_come_as_often_as_asked_for_and_at_the_end(
+    make_grid, nodes, every, evaluated
+):
+    Z, y = samples()
+    fed3r = strategy(K, eval_every=every, ridge_lambda=LAM)
+    result = fed3r.start(
+        make_grid(nodes(parts(Z, y))),
+        ArrayRecord(),
+        timeout=1,
+        evaluate_fn=lambda number, arrays: MetricRecord({"number": number}),
+    )
+    # The first round may have met the empty client and another: all have samples.
+    assert list(result.evaluate_metrics_serverapp) == evaluated
+
+
+def test_client_evaluations_are_added_up_not_averaged(make_grid, reply_with):
+    counts = {101: (100, 90), 102: (1, 0), 103: (0, 0)}
+
+    def node(number):
+        n, correct = counts[number]
+        metrics = MetricRecord({"num-examples": n, "correct": correct, "loss": 2.0})
+        return lambda message: reply_with(message, metrics=metrics)
+
+    fed3r = strategy(3)
+    grid = make_grid({number: node(number) for number in counts})
+    metrics = fed3r.evaluate_on_clients(grid, ArrayRecord(), ConfigRecord(), 1.0)
+    assert metrics["accuracy"] == 90 / 101
+    assert metrics["loss"] == pytest.approx(2.0)
+    assert (metrics["num-examples"], metrics["clients"]) == (101, 3)
+
+
+def test_unreadable_evaluations_are_left_out(make_grid, reply_with, fail):
+    good = MetricRecord({"num-examples": 4, "correct": 3, "loss": 1.0})
+    bad = [
+        MetricRecord({"num-examples": 4}),
+        MetricRecord({"num-examples": 4, "correct": 5, "loss": 1.0}),
+        MetricRecord({"num-examples": 4, "correct": 3, "loss": float("nan")}),
+        MetricRecord({"num-examples": [4], "correct": [3], "loss": [1.0]}),
+    ]
+    made = {
+        101 + i: lambda message, metrics=metrics: reply_with(message, metrics=metrics)
+        for i, metrics in enumerate([good, *bad])
+    }
+    made[106] = reply_with
+    made[107] = fail
+    fed3r = strategy(7)
+    metrics = fed3r.evaluate_on_clients(
+        make_grid(made), ArrayRecord(), ConfigRecord(), 1.0
+    )
+    assert metrics["accuracy"] == 0.75
+    assert metrics["clients"] == 1
+
+
+def test_no_evaluation_at_all_is_none(make_grid, fail):
+    grid = make_grid({101: fail})
+    assert (
+        strategy(1).evaluate_on_clients(grid, ArrayRecord(), ConfigRecord(), 1.0)
+        is None
+    )

@@ -1,0 +1,74 @@
+"""``python -m simulation``: exit codes that can be relied on, nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+
+
+def start(tmp_path, *arguments):
+    """Start the command in a folder from which the app can be run."""
+    for name in ("pyproject.toml", "fed3r_app", "strategies", "clients", "simulation"):
+        (tmp_path / name).symlink_to(PROJECT / name)
+    return subprocess.Popen(
+        [sys.executable, "-m", "simulation", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "FED3R_CACHE_DIR": str(tmp_path / "cache")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def processes_of(folder):
+    """Return the processes whose Flower home is in a folder."""
+    wanted, found = f"FLWR_HOME={folder}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes():
+                found.append((path.parent / "cmdline").read_bytes())
+        except OSError:
+            continue  # it has just ended, or is somebody else's
+    return found
+
+
+def test_a_command_that_is_not_known_is_refused(tmp_path):
+    process = start(tmp_path, "fly")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "flwr-run" in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("run_config", "code"),
+    [
+        ('backbone="pixels" image-size=8', 0),
+        ("ridge-lambda=-1", 1),
+        ("ridge-lamda=1", 1),
+    ],
+)
+def test_the_exit_code_is_zero_only_if_the_run_completed(tmp_path, run_config, code):
+    process = start(tmp_path, "flwr-run", "--run-config", run_config)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == code, output
+    assert (tmp_path / "results" / "latest" / "summary.json").exists() == (code == 0)
+    assert not processes_of(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_command_that_is_terminated_takes_its_processes_along(tmp_path):
+    process = start(tmp_path, "flwr-run", "--run-config", 'backbone="pixels"')
+    deadline = time.monotonic() + 120
+    while len(processes_of(tmp_path)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.5)  # until Ray is on its way
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not processes_of(tmp_path)
