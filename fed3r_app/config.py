@@ -18,6 +18,8 @@ from fed3r_app.wire import DTYPES, FORMS
 Value = str | int | float | bool
 Reader = Callable[[str, Value], Value]
 
+# How often ``eval-every = "auto"`` evaluates, about.
+_EVALUATIONS = 20
 WITHOUT_REPLACEMENT, WITH_REPLACEMENT = "without-replacement", "with-replacement"
 
 
@@ -67,6 +69,12 @@ def _auto_or_positive(key: str, value: Value) -> Value:
     return value if value == "auto" else _positive(key, value, "'auto' or a number > 0")
 
 
+def _auto_or_count(key: str, value: Value) -> Value:
+    if value == "auto" or (type(value) is int and value >= 0):
+        return value
+    raise ValueError(f"{key} must be 'auto' or a whole number >= 0, got {value!r}.")
+
+
 Text = Annotated[str, _text]
 Flag = Annotated[bool, _flag]
 Count = Annotated[int, _at_least(0)]
@@ -102,7 +110,7 @@ class Config:
     min_clients: Count
     wait_for: Count
     round_timeout: Positive
-    eval_every: Count
+    eval_every: Annotated[int | Literal["auto"], _auto_or_count]
     client_evaluation: Flag
 
     upload: Annotated[str, _one_of(*FORMS)]
@@ -146,6 +154,12 @@ class Config:
         config = cls(**values)
         config._check_together()
         return config
+
+    def evaluation_interval(self, rounds: int) -> int:
+        """Return after how many of so many rounds to evaluate; 0 is at the end."""
+        if self.eval_every == "auto":
+            return -(-rounds // _EVALUATIONS)
+        return self.eval_every
 
     def to_run_config(self) -> dict[str, Value]:
         """Return the run config that these settings are read from."""

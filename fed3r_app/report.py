@@ -211,6 +211,8 @@ def _upload(summary: Values) -> str:
     if not dense or not sent:
         return format_bytes(sent)
     factor = dense / sent
+    if 0.99 < factor < 1.01:
+        return f"{format_bytes(sent)}, as much as by the paper's formula"
     change = (
         f"{factor:,.3g} times less" if factor >= 1 else f"{1 / factor:.3g} times more"
     )

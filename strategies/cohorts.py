@@ -77,6 +77,11 @@ class Cohorts:
         return self.out_of_rounds or not self._open
 
     @property
+    def rounds_ahead(self) -> int:
+        """How many rounds it takes from here if nobody fails or is drawn again."""
+        return -(-len(self._open) // self._per_round) if self._open else 0
+
+    @property
     def out_of_rounds(self) -> bool:
         """Whether the rounds with replacement have reached their limit."""
         return self._with_replacement and 0 < self._max_rounds <= self._rounds

@@ -125,7 +125,7 @@ class ClosedForm:
             roster,
             self.cohorts,
             self._start(earlier),
-            eval_every=session.config.eval_every,
+            eval_every=session.config.evaluation_interval(self.cohorts.rounds_ahead),
             first_round=recorder.rounds + 1,
         )
         self._held_out: HeldOut | None = session.held_out(feature_map)

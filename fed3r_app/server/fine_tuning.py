@@ -255,7 +255,8 @@ class FineTuning:
 
     def _end_round(self, loss: float, clients: int) -> None:
         """Write the round down; evaluate it where that is due."""
-        every, rounds = self._session.config.eval_every, self._session.config.rounds
+        rounds = self._session.config.rounds
+        every = self._session.config.evaluation_interval(rounds)
         line: dict[str, object] = {"clients_trained": clients, "train_loss": loss}
         if self._trained == rounds or (every and self._trained % every == 0):
             line["accuracy"] = self._evaluate()

@@ -9,7 +9,7 @@ import torch
 from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
-from fed3r_app.wire.layout import AnyArray
+from fed3r_app.wire.layout import AnyArray, RecordError
 
 
 def pack_classifier(W: Tensor, present: Tensor) -> ArrayRecord:
@@ -24,8 +24,17 @@ def pack_classifier(W: Tensor, present: Tensor) -> ArrayRecord:
 
 def unpack_classifier(arrays: Sequence[AnyArray]) -> tuple[Tensor, Tensor]:
     """Return W (d, C) and present (C,) of a classifier's arrays."""
-    weights, present = (torch.from_numpy(np.asarray(array)) for array in arrays)
-    return weights, present
+    if len(arrays) != 2:
+        raise RecordError(f"A classifier must be 2 arrays, got {len(arrays)}.")
+    W, present = np.asarray(arrays[0]), np.asarray(arrays[1])
+    if W.ndim != 2 or W.dtype.kind != "f" or not np.isfinite(W).all():
+        raise RecordError(f"weights must be finite numbers (d, C), got {W.dtype}.")
+    if present.shape != W.shape[1:] or present.dtype != np.bool_:
+        raise RecordError(
+            f"present must be {W.shape[1]} booleans, got {present.dtype}."
+        )
+    # Copied: what arrives may not be written to.
+    return torch.from_numpy(W.copy()), torch.from_numpy(present.copy())
 
 
 def count_bytes(content: RecordDict) -> int:

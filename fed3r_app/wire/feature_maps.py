@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from typing import get_type_hints
 
 from flwr.app import ConfigRecord
 
@@ -26,4 +27,11 @@ def read_feature_map(config: ConfigRecord) -> FeatureMap:
         }
     except KeyError as error:
         raise RecordError(f"A feature map must have the key {error}.") from None
+    kinds = get_type_hints(FeatureMap)
+    for name, value in values.items():
+        if type(value) is not kinds[name] or value < 0:  # type: ignore[operator]
+            raise RecordError(
+                f"{name} of a feature map must be {kinds[name].__name__} >= 0, got "
+                f"{value!r}."
+            )
     return FeatureMap(**values)  # type: ignore[arg-type]

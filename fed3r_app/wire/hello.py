@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fed3r_app.core import FeatureMoments
-from fed3r_app.wire.layout import RecordError
+from fed3r_app.wire.layout import RecordError, read_array
 
 
 @dataclass(frozen=True)
@@ -45,23 +47,25 @@ def pack_hello(hello: Hello) -> RecordDict:
 
 def read_hello(content: RecordDict) -> Hello:
     """Return the hello in a reply's records, or raise RecordError."""
-    try:
-        config = content.config_records["config"]
-        client_id, num_partitions = config["client-id"], config["num-partitions"]
-        moments = None
-        if "arrays" in content.array_records:
-            total = torch.from_numpy(content.array_records["arrays"]["sum"].numpy())
-            n, squared_norms = config["num-examples"], config["squared-norms"]
-            moments = FeatureMoments(int(n), total, float(squared_norms))  # type: ignore[arg-type]
-    except (KeyError, TypeError, ValueError) as error:
-        raise RecordError(f"A hello can't be read: {error!r}.") from None
-    if (
-        not isinstance(client_id, str)
-        or not client_id
-        or not isinstance(num_partitions, int)
-    ):
-        raise RecordError(
-            "client-id must be a name and num-partitions a whole number, got "
-            f"{client_id!r} and {num_partitions!r}."
-        )
+    config = content.config_records.get("config", ConfigRecord())
+    client_id, num_partitions = config.get("client-id"), config.get("num-partitions")
+    if not isinstance(client_id, str) or not client_id:
+        raise RecordError(f"client-id must be a name, got {client_id!r}.")
+    if not isinstance(num_partitions, int) or num_partitions < 0:
+        raise RecordError(f"num-partitions must be >= 0, got {num_partitions!r}.")
+    moments = _read_moments(content, config)
     return Hello(client_id, num_partitions, moments)
+
+
+def _read_moments(content: RecordDict, config: ConfigRecord) -> FeatureMoments | None:
+    if "arrays" not in content.array_records:
+        return None
+    total = read_array(content.array_records["arrays"], "sum")
+    n, squared_norms = config.get("num-examples"), config.get("squared-norms")
+    if total.ndim != 1 or total.dtype != np.float64 or not np.isfinite(total).all():
+        raise RecordError(f"sum must be finite float64 (d,), got {total.dtype}.")
+    if not isinstance(n, int) or n < 0:
+        raise RecordError(f"num-examples must be >= 0, got {n!r}.")
+    if not isinstance(squared_norms, float) or not 0 <= squared_norms < math.inf:
+        raise RecordError(f"squared-norms must be >= 0, got {squared_norms!r}.")
+    return FeatureMoments(n, torch.from_numpy(total), squared_norms)

@@ -125,6 +125,17 @@ def name_arrays(arrays: Sequence[AnyArray]) -> ArrayRecord:
     )
 
 
+def read_array(record: ArrayRecord, name: str) -> AnyArray:
+    """Return an array that arrived, or raise RecordError."""
+    try:
+        array = record[name].numpy()
+    except Exception as error:  # whatever bytes a peer sends, NumPy's word for it
+        raise RecordError(f"Array {name!r} can't be read: {error}") from None
+    if not isinstance(array, np.ndarray):  # np.load also opens archives of arrays
+        raise RecordError(f"Array {name!r} must be one array, got an archive.")
+    return array
+
+
 def pivots_first(pivots: Tensor, d: int) -> Tensor:
     """Return all d columns, the pivots first and the others in order."""
     others = torch.ones(d, dtype=torch.bool)

@@ -14,6 +14,7 @@ from fed3r_app.wire.layout import (
     Header,
     RecordError,
     pivots_first,
+    read_array,
     upper_indices,
 )
 
@@ -65,17 +66,7 @@ def unpack_contribution(
 def _read_header(record: ArrayRecord) -> Header:
     if "header" not in record:
         raise RecordError(f"Array 'header' is missing, got {sorted(record)}.")
-    return Header.parse(_read_array(record, "header"))
-
-
-def _read_array(record: ArrayRecord, name: str) -> AnyArray:
-    try:
-        array = record[name].numpy()
-    except Exception as error:  # whatever bytes a peer sends, NumPy's word for it
-        raise RecordError(f"Array {name!r} can't be read: {error}") from None
-    if not isinstance(array, np.ndarray):  # np.load also opens archives of arrays
-        raise RecordError(f"Array {name!r} must be one array, got an archive.")
-    return array
+    return Header.parse(read_array(record, "header"))
 
 
 def _read_arrays(record: ArrayRecord, header: Header) -> dict[str, AnyArray]:
@@ -87,7 +78,7 @@ def _read_arrays(record: ArrayRecord, header: Header) -> dict[str, AnyArray]:
         )
     arrays = {}
     for name, (dtype, shape) in layout.items():
-        array = _read_array(record, name)
+        array = read_array(record, name)
         if array.dtype != dtype or array.shape != shape:
             raise RecordError(
                 f"{name} must be {dtype} of shape {shape}, got {array.dtype} of shape "
