@@ -175,12 +175,12 @@ def run(tmp_path):
 
 @pytest.fixture(scope="session")
 def few_digits(tmp_path_factory):
-    """Return a folder of digits 0 to 3: 12 images of each to train on, 4 to test."""
+    """Return a folder of digits 0 to 3: 7 images of each to train on, 3 to test."""
     folder = tmp_path_factory.mktemp("few-digits")
     digits = load_dataset("digits", "").train
     for digit in range(4):
-        for i, row in enumerate(np.flatnonzero(digits.labels == digit)[:16]):
-            path = folder / ("train" if i < 12 else "test") / str(digit)
+        for i, row in enumerate(np.flatnonzero(digits.labels == digit)[:10]):
+            path = folder / ("train" if i < 7 else "test") / str(digit)
             path.mkdir(parents=True, exist_ok=True)
             digits.image(int(row)).save(path / f"{i:02d}.png")
     return folder
@@ -194,8 +194,9 @@ def few_images(few_digits):
         "data_path": str(few_digits),
         "backbone": "mobilenet_v2",
         "image_size": 32,
-        "batch_size": 6,
+        "batch_size": 4,
         "clients_per_round": 0,
+        "ridge_lambda": 0.1,
         "rounds": 2,
     }
 

@@ -1,0 +1,140 @@
+"""FedAvg and FedAvgM are Flower's; running statistics are averaged beside them."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.serverapp.strategy import FedAvg, FedAvgM
+
+from strategies import make_optimizer
+
+LP = {
+    "method": "none",
+    "finetune": "lp",
+    "partition": "dirichlet",
+    "alpha": 1.0,
+    "clients_per_round": 3,
+    "rounds": 4,
+}
+
+
+def optimizer(name, server_lr=1.0, server_momentum=0.0):
+    return make_optimizer(
+        name, server_lr=server_lr, server_momentum=server_momentum, num_clients=9
+    )
+
+
+def weighted_mean(exchanges, record="arrays"):
+    """Return the mean of the replies by their number of images, float64."""
+    total = sum(each.num_examples for each in exchanges)
+    return {
+        name: sum(
+            each.num_examples / total * each.received(record)[name].astype(float)
+            for each in exchanges
+        )
+        for name in exchanges[0].received(record)
+    }
+
+
+def of_round(outcome, number):
+    return [each for each in outcome.trained if each.round == number]
+
+
+def assert_near(got, expected):
+    """Compare to float32's rounding of a mean of a few values."""
+    for name, value in expected.items():
+        assert np.abs(got[name] - value).max() <= 1e-6 * np.abs(value).max(), name
+
+
+def test_fedavg_and_fedavgm_are_flowers_own_classes():
+    assert type(optimizer("fedavg")) is FedAvg
+    assert type(optimizer("fedavgm", server_momentum=0.9)) is FedAvgM
+
+
+def test_a_server_step_of_fedavg_is_fedavgm_without_momentum():
+    slower = optimizer("fedavg", server_lr=0.1)
+    assert type(slower) is FedAvgM
+    assert (slower.server_learning_rate, slower.server_momentum) == (0.1, 0.0)
+
+
+def test_fedavg_sends_on_the_mean_of_the_replies(run):
+    outcome = run(6, optimizer="fedavg", **LP)
+    for number in (1, 2, 3):
+        after = of_round(outcome, number + 1)[0].sent()
+        assert_near(after, weighted_mean(of_round(outcome, number)))
+
+
+@pytest.mark.parametrize(
+    ("name", "momentum", "server_lr"),
+    [("fedavgm", 0.9, 1.0), ("fedavgm", 0.9, 0.1), ("fedavg", 0.0, 0.1)],
+)
+def test_the_server_steps_with_momentum(run, name, momentum, server_lr):
+    outcome = run(
+        6, optimizer=name, server_momentum=momentum, server_lr=server_lr, **LP
+    )
+    x = of_round(outcome, 1)[0].sent()["classifier.weight"].astype(float)
+    velocity = np.zeros_like(x)
+    for number in (1, 2, 3):
+        mean = weighted_mean(of_round(outcome, number))["classifier.weight"]
+        velocity = momentum * velocity + (x - mean)
+        x = x - server_lr * velocity
+        after = of_round(outcome, number + 1)[0].sent()
+        assert_near(after, {"classifier.weight": x})
+
+
+def test_fedavgm_has_the_papers_momentum_unless_told(run):
+    told = run(4, optimizer="fedavgm", server_momentum=0.9, run_name="told", **LP)
+    untold = run(4, optimizer="fedavgm", run_name="untold", **LP)
+    plain = run(4, optimizer="fedavg", run_name="plain", **LP)
+    assert torch.equal(untold.model.W, told.model.W)
+    assert not torch.equal(untold.model.W, plain.model.W)
+
+
+@pytest.fixture(params=["fedavgm", "scaffold"])
+def batch_norm_run(request, run, few_images):
+    """Return a run whose running statistics follow the clients."""
+    momentum = {"server_momentum": 0.9} if request.param == "fedavgm" else {}
+    settings = few_images | {"rounds": 3, "finetune": "full", "lr": 1e-3} | momentum
+    # Three clients with 2, 1 and 1 of the four classes: of different sizes.
+    return run(3, batch_norm="train", optimizer=request.param, **settings)
+
+
+def test_running_statistics_are_averaged_plainly_and_travel_apart(batch_norm_run):
+    outcome = batch_norm_run
+    assert len({each.num_examples for each in outcome.trained}) > 1
+    key = "running-statistics"
+    for number in (1, 2):
+        after = of_round(outcome, number + 1)[0].sent(key)
+        assert_near(after, weighted_mean(of_round(outcome, number), key))
+    for each in outcome.trained:
+        assert all(name.endswith(("_mean", "_var")) for name in each.received(key))
+        for record in each.reply.array_records.values():
+            assert not any("num_batches_tracked" in name for name in record)
+        for name in ("arrays", "control"):
+            if name in each.reply.array_records:
+                assert not any("running" in key for key in each.received(name))
+
+
+def test_running_variances_stay_positive_and_are_in_the_model(batch_norm_run):
+    outcome = batch_norm_run
+    expected = weighted_mean(of_round(outcome, 3), "running-statistics")
+    saved = {k: v.numpy() for k, v in outcome.model.backbone_arrays.items()}
+    assert_near(saved, expected)
+    variances = [v for name, v in saved.items() if name.endswith("running_var")]
+    assert len(variances) == 52  # the batch norms of MobileNetV2
+    assert all((value > 0).all() for value in variances)
+
+
+def test_frozen_batch_norm_sends_and_saves_no_running_statistics(run, few_images):
+    outcome = run(2, finetune="feat", **few_images)
+    for each in outcome.trained:
+        assert "running-statistics" not in each.question
+        assert "running-statistics" not in each.reply
+    assert not any("running" in name for name in outcome.model.backbone_arrays)
+
+
+def test_a_frozen_run_is_not_touched_by_a_run_before_it(run, few_images, same_model):
+    frozen = few_images | {"finetune": "feat", "rounds": 1}
+    alone = run(2, run_name="alone", **frozen)
+    run(2, run_name="between", **frozen, batch_norm="train", lr=0.1)
+    after = run(2, run_name="after", **frozen)
+    same_model(after.model, alone.model)

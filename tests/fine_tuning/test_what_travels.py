@@ -1,0 +1,123 @@
+"""What a round sends: the paper's values, the classifier of feat once, no more."""
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+
+from fed3r_app.backbones import load_backbone
+
+B, D, C = 2_223_872, 1280, 4  # backbone parameters and features of MobileNetV2
+FIXED = "classifier"
+
+
+def payload(content):
+    """Return the bytes of all arrays, without what frames them."""
+    return sum(
+        array.numpy().nbytes
+        for record in content.array_records.values()
+        for array in record.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("finetune", "optimizer", "values"),
+    [
+        ("full", "fedavg", B + D * C),
+        ("full", "scaffold", 2 * (B + D * C)),
+        ("feat", "fedavgm", B),
+        ("feat", "scaffold", 2 * B),
+        ("lp", "fedavg", D * C),
+        ("lp", "scaffold", 2 * D * C),
+    ],
+)
+def test_a_round_sends_what_the_formulas_say(
+    run, few_images, finetune, optimizer, values
+):
+    outcome = run(2, finetune=finetune, optimizer=optimizer, **few_images)
+    assert len(outcome.trained) == 4
+    for each in outcome.trained:
+        first = finetune == "feat" and each.round == 1
+        # The paper's formula leaves out the classifier that is sent once.
+        extra = 4 * D * C if first else 0
+        assert payload(each.question) == 4 * values + extra
+        assert payload(each.reply) == 4 * values
+    # Both phases by the formulas: A and b of each client, then two rounds.
+    statistics = 4 * 2 * (D * D + D * C)
+    assert outcome.summary["paper_upload_bytes"] == statistics + 4 * 2 * 2 * values
+    # What is reported is that and its framing: a header and a name for each array.
+    arrays = sum(len(record) for record in outcome.trained[0].reply.values())
+    uploaded = outcome.summary["upload_bytes"] - outcome.metrics[0]["upload_bytes"]
+    assert 0 < uploaded - 4 * 4 * values <= 4 * 300 * arrays
+
+
+def test_running_statistics_are_an_extra_term(run, few_images):
+    settings = few_images | {"rounds": 1, "finetune": "full", "method": "none"}
+    outcome = run(2, batch_norm="train", **settings)
+    norms = load_backbone("mobilenet_v2", "packaged", 32).module.named_buffers()
+    extra = sum(value.numel() for _, value in norms if value.ndim == 1)
+    for each in outcome.trained:
+        assert payload(each.question) == 4 * (B + D * C + extra)
+        assert payload(each.reply) == 4 * (B + D * C + extra)
+
+
+def test_lp_leaves_the_backbone_and_feat_the_classifier_to_the_bit(run, few_images):
+    start = run(2, run_name="start", **few_images).model
+    lp = run(2, run_name="lp", finetune="lp", **few_images).model
+    assert lp.backbone_arrays == {}
+    assert (lp.weights_digest, lp.weights) == (start.weights_digest, start.weights)
+    assert not torch.equal(lp.W, start.W.float().double())
+    feat = run(2, run_name="feat", finetune="feat", **few_images).model
+    assert torch.equal(feat.W, start.W.float().double())
+    module = load_backbone("mobilenet_v2", "packaged", 32).module
+    pretrained = dict(module.named_parameters())
+    moved = [
+        name
+        for name, value in feat.backbone_arrays.items()
+        if not torch.equal(value, pretrained[name.removeprefix("backbone.")])
+    ]
+    assert len(feat.backbone_arrays) == len(pretrained)
+    assert len(moved) > len(pretrained) / 2
+
+
+FEAT = {"finetune": "feat", "rounds": 3}
+
+
+def classifiers_sent(outcome):
+    """Return (round, client) of each question that held the fixed classifier."""
+    return sorted(
+        (each.round, each.client)
+        for each in outcome.trained
+        if FIXED in each.question
+    )
+
+
+def test_the_fixed_classifier_travels_once_and_never_back(run, few_images):
+    outcome = run(2, **few_images | FEAT)
+    assert classifiers_sent(outcome) == [(1, 0), (1, 1)]
+    for each in outcome.trained:
+        assert FIXED not in each.reply
+        assert not any("classifier" in name for name in each.received())
+        assert not any("classifier" in name for name in each.sent())
+
+
+def forget(state):
+    state.clear()
+
+
+def spoil(state):
+    record = state.array_records[FIXED]
+    state[FIXED] = ArrayRecord(
+        {name: Array(array.numpy() + 1) for name, array in record.items()}
+    )
+
+
+@pytest.mark.parametrize("damage", [forget, spoil])
+def test_the_fixed_classifier_is_sent_again_to_who_has_lost_it(run, few_images, damage):
+    def disturb(message, context):
+        number = message.content.config_records["config"].get("server-round")
+        if number == 2 and context.node_config["partition-id"] == 1:
+            damage(context.state)
+
+    outcome = run(2, disturb=disturb, **few_images | FEAT)
+    assert classifiers_sent(outcome) == [(1, 0), (1, 1), (3, 1)]
+    assert [line["clients_trained"] for line in outcome.tuning] == [2, 1, 2]
