@@ -64,7 +64,9 @@ class TrainingNode:
             weight = torch.zeros(data.num_classes, question.feature_map.dim)
             bias = torch.zeros(data.num_classes) if question.bias else None
             return SoftmaxModel(None, weight, bias).to(node.device)
-        model = _network(node.backbone, data.num_classes, question.bias)
+        model = _network(
+            node.backbone, data.num_classes, question.bias, self._follows_batches
+        )
         if RUNNING in self._content:
             load_arrays(model, unpack_arrays(self._content.array_records[RUNNING]))
         if question.fixed_digest:
@@ -131,8 +133,14 @@ class TrainingNode:
 
 
 @lru_cache(maxsize=1)
-def _network(backbone: Backbone, num_classes: int, bias: bool) -> SoftmaxModel:
-    """Return a trainable network, made once per process; each round fills it anew."""
+def _network(
+    backbone: Backbone, num_classes: int, bias: bool, follows_batches: bool
+) -> SoftmaxModel:
+    """Return a trainable network, made once per process; each round fills it anew.
+
+    Running statistics come with a round only if they follow the batches: elsewhere
+    they must never have moved, so that those are two networks.
+    """
     weight = torch.zeros(num_classes, backbone.dim)
     model = SoftmaxModel(
         copy_of(backbone), weight, torch.zeros(num_classes) if bias else None

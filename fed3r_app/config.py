@@ -61,12 +61,18 @@ def _positive(key: str, value: Value, rule: str = "a number > 0") -> float:
     raise ValueError(f"{key} must be {rule}, got {value!r}.")
 
 
-def _not_negative(key: str, value: Value) -> float:
-    return 0.0 if value == 0 else _positive(key, value, "a number >= 0")
+def _not_negative(key: str, value: Value, rule: str = "a number >= 0") -> float:
+    is_zero = type(value) in (int, float) and value == 0
+    return 0.0 if is_zero else _positive(key, value, rule)
 
 
 def _auto_or_positive(key: str, value: Value) -> Value:
     return value if value == "auto" else _positive(key, value, "'auto' or a number > 0")
+
+
+def _auto_or_not_negative(key: str, value: Value) -> Value:
+    rule = "'auto' or a number >= 0"
+    return value if value == "auto" else _not_negative(key, value, rule)
 
 
 def _auto_or_count(key: str, value: Value) -> Value:
@@ -124,7 +130,7 @@ class Config:
     lr: AutoOrPositive
     weight_decay: Annotated[float, _not_negative]
     server_lr: Positive
-    server_momentum: Annotated[float, _not_negative]
+    server_momentum: Annotated[float | Literal["auto"], _auto_or_not_negative]
     temperature: AutoOrPositive
     batch_norm: Annotated[str, _one_of("frozen", "train")]
     augment: Flag
@@ -227,10 +233,16 @@ class Config:
                 f"that may be mirrored, got dataset = {self.dataset!r}, finetune = "
                 f"{self.finetune!r}."
             )
-        if self.server_momentum and self.optimizer != "fedavgm":
+        has_momentum = self.server_momentum not in ("auto", 0)
+        if has_momentum and self.optimizer != "fedavgm":
             raise ValueError(
-                "server-momentum must be 0 unless optimizer = 'fedavgm', got "
-                f"{self.server_momentum:g} with {self.optimizer!r}."
+                "server-momentum must be auto or 0 unless optimizer = 'fedavgm', got "
+                f"{self.server_momentum} with {self.optimizer!r}."
+            )
+        if self.early_stopping and self.eval_every == 0:
+            raise ValueError(
+                "eval-every must be auto or >= 1 with early-stopping = "
+                f"{self.early_stopping}, got 0: nothing says when to stop."
             )
 
 

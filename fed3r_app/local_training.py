@@ -24,7 +24,8 @@ class TrainingSettings:
     temperature : float
         The logits are divided by it in the loss.
     train_batch_norm : bool
-        Normalise by the batch and follow it with the running statistics.
+        Normalise by the batch and follow it with the running statistics. A batch of
+        one image has nothing to normalise by: it takes the running statistics.
     """
 
     epochs: int
@@ -75,13 +76,15 @@ def train(
         parameter.requires_grad_(False)
     for parameter in trained.values():
         parameter.requires_grad_(True)
-    model.train(settings.train_batch_norm and len(labels) > 1)
+    correction = _beside(trained, correction)
+    model.eval()  # dropout is not for fine-tuning, and its draws would not be seeded
     optimizer = torch.optim.SGD(
         trained.values(), lr=settings.lr, weight_decay=settings.weight_decay
     )
     total, steps = 0.0, 0
     for _ in range(settings.epochs):
         for batch in _batches(len(labels), settings.batch_size, generator):
+            _train_batch_norms(model, settings.train_batch_norm and len(batch) > 1)
             logits = model(read_batch(batch)) / settings.temperature
             loss = functional.cross_entropy(logits, labels[batch])
             if not bool(torch.isfinite(loss)):
@@ -99,10 +102,7 @@ def train(
 
 
 def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Yield shuffled indices; a last one left alone joins the batch before it.
-
-    Batch norm in training mode can't normalise a single small image.
-    """
+    """Yield shuffled indices; a last one left alone joins the batch before it."""
     order = torch.randperm(n, generator=generator)
     ends = list(range(size, n, size))
     if ends and n - ends[-1] == 1:
@@ -114,11 +114,23 @@ def _batches(n: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
         start = end
 
 
-def _correct(
+def _train_batch_norms(model: nn.Module, mode: bool) -> None:
+    for part in model.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            part.train(mode)
+
+
+def _beside(
     trained: Mapping[str, nn.Parameter], correction: Mapping[str, Tensor] | None
+) -> Mapping[str, Tensor]:
+    """Return the correction where the parameters are; none is an empty one."""
+    return {k: v.to(trained[k].device) for k, v in (correction or {}).items()}
+
+
+def _correct(
+    trained: Mapping[str, nn.Parameter], correction: Mapping[str, Tensor]
 ) -> None:
-    if correction is None:
-        return
-    for name, parameter in trained.items():
-        assert parameter.grad is not None
-        parameter.grad += correction[name]
+    for name, value in correction.items():
+        gradient = trained[name].grad
+        assert gradient is not None
+        gradient += value

@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from simulation.bench import command as bench
 from simulation.private_superlink import PrivateSuperLink
 
 _HELP = """\
@@ -25,8 +26,13 @@ def main(arguments: list[str] | None = None) -> int:
         description=_HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    _, options = parser.parse_known_args(arguments)
-    return _flwr_run(options)
+    bench.add_arguments(
+        commands.add_parser("bench", help="benchmarks: tables and results/bench/*.json")
+    )
+    known, options = parser.parse_known_args(arguments)
+    if known.command == "flwr-run":
+        return _flwr_run(options)
+    return bench.run(parser.parse_args(arguments))
 
 
 def _flwr_run(options: list[str]) -> int:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -100,7 +102,8 @@ class PrivateSuperLink:
         output : Path or None
             File for the output; None shows it.
         """
-        command = ["flwr", "run", *arguments, "--stream"]
+        app, *options = arguments
+        command = ["flwr", "run", str(self._stage(Path(app))), *options, "--stream"]
         with output.open("wb") if output else nullcontext() as file:
             started = subprocess.run(
                 command,
@@ -110,6 +113,27 @@ class PrivateSuperLink:
                 stderr=subprocess.STDOUT if file else None,
             )
         return started.returncode == 0 and self.last_status() == "finished:completed"
+
+    def _stage(self, app: Path) -> Path:
+        """Return a copy of an app's folder with just what Flower bundles of it.
+
+        Flower looks at every file below the folder it is given, and an environment in
+        it has tens of thousands.
+        """
+        with (app / "pyproject.toml").open("rb") as file:
+            settings = tomllib.load(file)["tool"]["flwr"]["app"]
+        staged = self.home / "app"
+        shutil.rmtree(staged, ignore_errors=True)
+        for pattern in (
+            "pyproject.toml",
+            "README.md",
+            *settings.get("fab-include", ["**/*.py"]),
+        ):
+            for source in app.glob(pattern):
+                target = staged / source.relative_to(app)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+        return staged
 
     def last_status(self) -> str:
         """Return the status of the last run, such as ``finished:completed``."""
@@ -140,8 +164,8 @@ class PrivateSuperLink:
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--isolation", "process", "--log-file", str(self.log_path)]
         self._start(command, group=0)
-        self._wait_until_healthy(f"http://{address}/health")
         command = ["flower-superexec", "--insecure", "--runtime-api-address", address]
+        self._wait_until_healthy(f"http://{address}/health")
         self._start(command, group=self._processes[0].pid)
 
     def _start(self, command: list[str], group: int) -> None:

@@ -70,8 +70,6 @@ class Fed3R(Strategy):
         intercept: bool = False,
         eval_every: int = 1,
         first_round: int = 1,
-        on_round: Callable[[int, MetricRecord, MetricRecord | None], None]
-        | None = None,
     ) -> None:
         self.roster = roster
         self.cohorts = cohorts
@@ -157,36 +155,31 @@ class Fed3R(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the counts added up over clients; they are never averaged."""
-        correct = total = clients = 0
+        correct = total = clients = upload_bytes = 0
         loss = 0.0
         for reply in replies:
-            if reply.has_error():
-                node = reply.metadata.src_node_id
-                log(
-                    WARNING,
-                    "Evaluation on node %s failed: %s",
-                    node,
-                    reply.error.reason,
-                )
-                continue
             try:
                 n, right, mean_loss = _read_evaluation(reply)
             except (KeyError, TypeError, ValueError) as error:
-                node = reply.metadata.src_node_id
-                log(WARNING, "Evaluation on node %s can't be read: %r", node, error)
+                log(WARNING, "An evaluation on a client failed: %s", error)
                 continue
+            upload_bytes += count_bytes(reply.content)
             correct, loss = correct + right, loss + n * mean_loss
             total, clients = total + n, clients + 1
         if not total:
             return None
-        return MetricRecord(
+        metrics = MetricRecord(
             {
                 "accuracy": correct / total,
                 "loss": loss / total,
                 "num-examples": total,
                 "clients": clients,
+                "upload-bytes": upload_bytes,
+                "download-bytes": self._download_bytes,
             }
         )
+        self._download_bytes = 0
+        return metrics
 
     def start(
         self,
@@ -287,6 +280,8 @@ class Fed3R(Strategy):
 
 def _read_evaluation(reply: Message) -> tuple[int, int, float]:
     """Return n, the number of correct predictions and the mean loss of a reply."""
+    if reply.has_error():
+        raise ValueError(reply.error.reason)
     metrics = reply.content.metric_records["metrics"]
     n, correct = int(metrics["num-examples"]), int(metrics["correct"])  # type: ignore[arg-type]
     loss = float(metrics["loss"])  # type: ignore[arg-type]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from logging import WARNING
+
 import numpy as np
 from flwr.app import ArrayRecord
 from flwr.common import NDArray
+from flwr.common.logger import log
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
 from strategies.scaffold import Scaffold
@@ -48,9 +51,13 @@ def optimizer_state(optimizer: FedAvg) -> dict[str, NDArray]:
 def restore_optimizer(
     optimizer: FedAvg, arrays: ArrayRecord, state: dict[str, NDArray]
 ) -> None:
-    """Put an optimiser where it was, with the model's arrays of that moment."""
+    """Put an optimiser where it was, with the model's arrays of that moment.
+
+    Not Scaffold: the clients' variates end with a run of Flower. The server's is their
+    mean; kept without them it would pull all that follows off the optimum.
+    """
     if isinstance(optimizer, Scaffold):
-        optimizer.control = dict(state)
+        log(WARNING, "Scaffold's control variates all start at zero again")
     elif isinstance(optimizer, FedAvgM):
         optimizer.current_arrays = arrays
         if state:

@@ -6,14 +6,17 @@ from torch import nn
 from torchvision.models import mobilenet_v2
 
 from fed3r_app.costs import (
+    BYTES_PER_VALUE,
     class_means_upload_bytes,
     count_forward_flops,
     statistics_flops,
     statistics_upload_bytes,
+    trained_values,
+    training_flops,
 )
 
-# F_phi of MobileNetV2 at 224 px, in the paper.
-FORWARD = 332.9e6
+# F_phi of MobileNetV2 at 224 px, and its parameters, in the paper.
+FORWARD, BACKBONE = 332.9e6, 2_223_872
 
 
 # 1280^2 = 1,638,400; 1280 C = 2,595,840 / 1,539,840 / 128,000; 4 bytes each.
@@ -96,3 +99,59 @@ def test_counting_leaves_the_network_as_it_was():
 
 def test_pixels_cost_nothing():
     assert count_forward_flops(nn.Flatten(), 8, channels=1) == 0
+
+
+# b = 2,223,872 and c = 1280 C = 2,595,840 / 1,539,840 / 128,000, so that
+# m = 4,819,712 / 3,763,712 / 2,351,872; 4 bytes each.
+@pytest.mark.parametrize(
+    ("num_classes", "full", "lp"),
+    [
+        (2028, 4_819_712, 2_595_840),
+        (1203, 3_763_712, 1_539_840),
+        (100, 2_351_872, 128_000),
+    ],
+    ids=["Landmarks", "iNaturalist", "CIFAR-100"],
+)
+def test_values_of_a_round_of_fine_tuning(num_classes, full, lp):
+    expected = {"full": full, "lp": lp, "feat": 2_223_872}
+    for finetune, values in expected.items():
+        sizes = (BACKBONE, 1280 * num_classes)
+        assert trained_values(finetune, *sizes, scaffold=False) == values
+        assert trained_values(finetune, *sizes, scaffold=True) == 2 * values
+
+
+def test_the_backbone_of_the_paper_has_so_many_values():
+    values = sum(value.numel() for value in mobilenet_v2().features.parameters())
+    assert values == BACKBONE
+
+
+def test_all_bytes_of_the_papers_fine_tuning():
+    # 10 clients a round, FP32: Scaffold on all of Landmarks for 3000 rounds.
+    values = trained_values("full", BACKBONE, 1280 * 2028, scaffold=True)
+    assert BYTES_PER_VALUE * values * 10 * 3000 == 1_156_730_880_000
+
+
+# F_head = 1280 C: 2.6, 1.5 and 0.1 million. E n 3 (F_phi + F_head), and for lp
+# E n (F_phi + 3 F_head); 5 epochs, 1 for CIFAR-100.
+@pytest.mark.parametrize(
+    ("num_classes", "n", "epochs", "full", "lp"),
+    [
+        (2028, 119.9, 5, 599.5 * 3 * 335_495_840, 599.5 * 340_687_520),
+        (1203, 13.0, 5, 65 * 3 * 334_439_840, 65 * 337_519_520),
+        (100, 500, 1, 500 * 3 * 333_028_000, 500 * 333_284_000),
+    ],
+    ids=["Landmarks", "iNaturalist", "CIFAR-100"],
+)
+def test_flops_of_a_round_of_fine_tuning(num_classes, n, epochs, full, lp):
+    expected = {"full": full, "feat": full, "lp": lp}
+    for finetune, flops in expected.items():
+        got = training_flops(finetune, n, epochs, FORWARD, 1280 * num_classes)
+        assert got == pytest.approx(flops, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("num_classes", "model_mflops"), [(2028, 335.5), (1203, 334.4), (100, 333.0)]
+)
+def test_the_forward_pass_of_the_whole_model_is_the_papers(num_classes, model_mflops):
+    flops = training_flops("full", 1, 1, FORWARD, 1280 * num_classes) / 3
+    assert round(flops / 1e6, 1) == model_mflops

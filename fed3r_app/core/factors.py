@@ -8,9 +8,11 @@ feature rows inside R when a leading column is zero or dependent on others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import scipy.linalg
 import torch
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from fed3r_app.core.statistics import RidgeStatistics, check_samples, mirror_upper
@@ -149,9 +151,12 @@ def _pivoted_qr(M: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
     # Columns of equal norm would be chosen between by their rounding errors. Known,
     # incommensurable scales make the choice the same on every machine.
     scale = torch.exp(-torch.arange(d, dtype=torch.float64) / d)
-    q, r, order = scipy.linalg.qr(
-        (M * scale).numpy(), mode="economic", pivoting=True, overwrite_a=True
-    )
+    # Pivoting is bound by memory, not by arithmetic. SciPy's threads would win little
+    # and then, waiting busily, keep torch's from the processors for a while.
+    with _thread_pools().limit(limits=1, user_api="blas"):
+        q, r, order = scipy.linalg.qr(
+            (M * scale).numpy(), mode="economic", pivoting=True, overwrite_a=True
+        )
     Q, R_ordered = torch.from_numpy(q), torch.from_numpy(r)
     diagonal = R_ordered.diagonal()
     noise = max(n, d) * torch.finfo(torch.float64).eps * diagonal[0].abs()
@@ -161,3 +166,9 @@ def _pivoted_qr(M: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
     R = torch.empty(rank, d, dtype=torch.float64)
     R[:, permutation] = R_ordered[:rank] * sign[:, None]
     return Q[:, :rank] * sign, R / scale, permutation[:rank]
+
+
+@cache
+def _thread_pools() -> ThreadpoolController:
+    """Return the libraries with threads in this process, found once."""
+    return ThreadpoolController()

@@ -115,11 +115,19 @@ def _spectrum_by_tridiagonal(stats: RidgeStatistics) -> tuple[Tensor, Tensor]:
         stats.A.numpy().T, lower=1, lwork=work
     )
     # Q is a product of reflectors, stored below the subdiagonal; its first row and
-    # column are those of I.
+    # column are those of I. Starting one number later in the same memory, they are
+    # the columns of a d x (d - 1) matrix: no copy.
+    reflectors = packed.ravel(order="F")[1 : 1 + d * (d - 1)]
     b = stats.b.numpy()
     reflected, _, _ = lapack.dormqr(
-        "L", "T", packed[1:, :-1], tau, b[1:], lwork=64 * max(b.shape[1], d)
+        "L",
+        "T",
+        reflectors.reshape(d, d - 1, order="F"),
+        tau,
+        b[1:],
+        lwork=64 * max(b.shape[1], d),
     )
+    del packed, reflectors  # before V, which is as large
     w, V = scipy.linalg.eigh_tridiagonal(diagonal, off_diagonal)
     B2 = np.square(V.T @ np.concatenate([b[:1], reflected])).sum(axis=1)
     return torch.from_numpy(w), torch.from_numpy(B2)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_MIRROR_BLOCK = 512
+
 
 @dataclass(frozen=True, eq=False)
 class RidgeStatistics:
@@ -119,10 +121,15 @@ def mirror_upper(A: Tensor) -> Tensor:
     """Return A (d, d), overwritten, with its upper triangle mirrored below.
 
     A product Z'Z is symmetric only to rounding: BLAS may add up (i, j) and (j, i) in
-    different orders.
+    different orders. Block by block: at d = 10,000 a copy of A takes 800 MB.
     """
-    above = A.triu(1)
-    return A.triu_().add_(above.T)
+    for start in range(0, len(A), _MIRROR_BLOCK):
+        stop = start + _MIRROR_BLOCK
+        diagonal = A[start:stop, start:stop]
+        above = diagonal.triu(1)
+        diagonal.triu_().add_(above.T)
+        A[stop:, start:stop] = A[start:stop, stop:].T
+    return A
 
 
 def check_same_space(one: tuple[int, ...], other: tuple[int, ...]) -> None:

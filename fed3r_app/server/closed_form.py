@@ -71,12 +71,13 @@ def make_strategy(
     cohorts: Cohorts,
     start: RidgeStatistics,
     *,
+    kind: type[Fed3R] = Fed3R,
     eval_every: int = 0,
     first_round: int = 1,
 ) -> Fed3R:
-    """Return the strategy of the run's method."""
+    """Return a strategy with the settings of the run."""
     config = session.config
-    return (FedNCM if config.method == "fedncm" else Fed3R)(
+    return kind(
         roster,
         cohorts,
         start,
@@ -125,6 +126,7 @@ class ClosedForm:
             roster,
             self.cohorts,
             self._start(earlier),
+            kind=FedNCM if session.config.method == "fedncm" else Fed3R,
             eval_every=session.config.evaluation_interval(self.cohorts.rounds_ahead),
             first_round=recorder.rounds + 1,
         )
@@ -175,7 +177,14 @@ class ClosedForm:
             pack_feature_map(self._map),
             self._session.config.round_timeout,
         )
-        return float(metrics["accuracy"]) if metrics else None  # type: ignore[arg-type]
+        if metrics is None:
+            return None
+        up, down, accuracy = (
+            float(metrics[key])  # type: ignore[arg-type]
+            for key in ("upload-bytes", "download-bytes", "accuracy")
+        )
+        self._recorder.add_costs(up=int(up), down=int(down))
+        return accuracy
 
     def shortfall(self) -> str | None:
         """Return the sentence of a run that counted too few clients, else None."""

@@ -46,9 +46,11 @@ _DECISIVE = (
     *("method", "finetune", "optimizer", "local-epochs", "batch-size", "lr"),
     *("weight-decay", "server-lr", "server-momentum", "temperature", "batch-norm"),
     *("augment", "clients-per-round", "fit-intercept", "normalize-classes", "seed"),
+    "ridge-lambda",
 )
 _LR_AFTER_CLOSED_FORM = {"lp": 1e-3, "feat": 1e-5, "full": 1e-5}
 _LR_AFTER_RANDOM = {"lp": 0.1, "full": 0.01}
+_MOMENTUM = 0.9  # of FedAvgM
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +111,9 @@ class FineTuning:
             make_optimizer(
                 config.optimizer,
                 server_lr=config.server_lr,
-                server_momentum=config.server_momentum,
+                server_momentum=_MOMENTUM
+                if config.server_momentum == "auto"
+                else config.server_momentum,
                 num_clients=self._num_clients,
             ),
             roster,

@@ -7,16 +7,19 @@ from logging import INFO
 
 from flwr.common.logger import log
 from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap, RidgeStatistics
+from fed3r_app.costs import statistics_flops, statistics_upload_bytes
+from fed3r_app.recorder import Recorder
 from fed3r_app.run_errors import RunError
 from fed3r_app.saved_model import SavedModel
 from fed3r_app.server.closed_form import make_strategy
 from fed3r_app.server.fine_tuning import FineTuning
 from fed3r_app.server.session import Session
 from fed3r_app.wire import pack_arrays, pack_feature_map, unpack_classifier
-from strategies import Cohorts, Roster
+from strategies import Cohorts, Fed3R, Roster
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,8 +43,14 @@ class Probed:
         )
 
 
-def probe(session: Session, grid: Grid, roster: Roster, tuning: FineTuning) -> Probed:
-    """Return the closed-form classifier of the backbone as it is now."""
+def probe(
+    session: Session,
+    grid: Grid,
+    roster: Roster,
+    tuning: FineTuning,
+    recorder: Recorder,
+) -> Probed:
+    """Return Fed3R's classifier of the backbone as it is now."""
     log(INFO, "Probe: Fed3R on the fine-tuned backbone")
     config = session.config
     feature_map = FeatureMap(session.backbone.dim, intercept=config.fit_intercept)
@@ -59,6 +68,7 @@ def probe(session: Session, grid: Grid, roster: Roster, tuning: FineTuning) -> P
         timeout=config.round_timeout,
         train_config=pack_feature_map(feature_map),
     )
+    _add_costs(recorder, session, strategy, result)
     if cohorts.missing:
         raise RunError(
             f"The probe counted {len(cohorts.counted)} of {len(cohorts.clients)} "
@@ -68,3 +78,18 @@ def probe(session: Session, grid: Grid, roster: Roster, tuning: FineTuning) -> P
     held_out = session.held_out(feature_map, tuning.test_features())
     accuracy = held_out.accuracy(W, present) if held_out else None
     return Probed(W, present, feature_map, strategy.ridge_lambda, accuracy)
+
+
+def _add_costs(
+    recorder: Recorder, session: Session, strategy: Fed3R, result: Result
+) -> None:
+    """Add what the probe sent and computed to the run's costs."""
+    for metrics in result.train_metrics_clientapp.values():
+        up, down = int(metrics["upload-bytes"]), int(metrics["download-bytes"])  # type: ignore[arg-type]
+        recorder.add_costs(up=up, down=down)
+    stats = strategy.statistics()
+    shape, counted = (stats.d, stats.num_classes), len(strategy.cohorts.counted)
+    recorder.add_costs(
+        paper_up=statistics_upload_bytes(*shape, counted),
+        flops=statistics_flops(stats.n, *shape, session.forward_flops),
+    )

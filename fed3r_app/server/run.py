@@ -52,6 +52,8 @@ class _Run:
             "dataset": self._config.dataset,
             "status": "complete",
             "clients": len(self._roster.clients),
+            "clients_counted": None,
+            "ridge_lambda": None,
             "num_classes": session.num_classes,
         }
 
@@ -89,6 +91,7 @@ class _Run:
         solution, shortfall = phase.run(self._grid), phase.shortfall()
         if solution:
             self._note_solution(phase, solution)
+        if solution and not self._checkpoint:  # else a fine-tuned model is there
             save_model(session.directory.model_path, _model(session, solution))
         if solution and shortfall:
             self._recorder.finish(self._outcome)
@@ -155,7 +158,7 @@ class _Run:
             "best_round": tuning.best_round,
         }
         if config.probe or config.refit:
-            probed = probe(session, self._grid, self._roster, tuning)
+            probed = probe(session, self._grid, self._roster, tuning, self._recorder)
             self._outcome["probe_accuracy"] = probed.accuracy
             if config.refit:
                 save_model(model_path, probed.model(tuning.saved_model()))

@@ -15,10 +15,10 @@ from torch import Tensor
 from fed3r_app.backbones import load_backbone
 from fed3r_app.config import Config
 from fed3r_app.core import FeatureMap
-from fed3r_app.costs import count_forward_flops
 from fed3r_app.data import load_dataset
 from fed3r_app.devices import cache_dir, resolve_device
 from fed3r_app.features import cached_features
+from fed3r_app.flop_memory import forward_flops
 from fed3r_app.held_out import HeldOut
 from fed3r_app.run_directory import RunDirectory
 from strategies import Roster, meet_clients
@@ -46,9 +46,12 @@ class Session:
         self.directory = RunDirectory.open(
             config.output_dir, config.run_name, config.resume
         )
-        self.directory.write_config(config.to_run_config())
+        if not config.resume:  # the config of a resumed run is that of its beginning
+            self.directory.write_config(config.to_run_config())
         self.test_labels = self._test_labels()
         self.test_features = self._test_features()
+        # Flower's clients are starting meanwhile: build the network now, not later.
+        _ = self.forward_flops
 
     def meet(self, grid: Grid, *, with_moments: bool) -> Roster:
         """Return who takes part."""
@@ -90,8 +93,7 @@ class Session:
     @cached_property
     def forward_flops(self) -> int:
         """FLOPs of one image through the backbone, as the paper counts."""
-        shape = self.backbone.preprocess
-        return count_forward_flops(self.backbone.module, shape.crop, shape.channels)
+        return forward_flops(self.backbone, cache_dir())
 
     def _test_labels(self) -> Tensor | None:
         test = self.dataset.test

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from fed3r_app.wire.layout import AnyArray, RecordError
@@ -39,4 +39,11 @@ def unpack_classifier(arrays: Sequence[AnyArray]) -> tuple[Tensor, Tensor]:
 
 def count_bytes(content: RecordDict) -> int:
     """Return the bytes of a message's records as they travel, framing aside."""
-    return sum(record.count_bytes() for record in content.values())
+    return sum(_record_bytes(record) for record in content.values())
+
+
+def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
+    try:
+        return record.count_bytes()
+    except ValueError:  # Flower does not count empty strings and lists
+        return sum(len(key) + len(str(value)) for key, value in record.items())

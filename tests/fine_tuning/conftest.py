@@ -49,16 +49,21 @@ class Exchange:
 
 
 class SpyGrid(InlineGrid):
-    """Keeps every exchange; calls ``disturb`` before each question.
+    """Keeps every exchange, and stands in its way where asked to.
 
-    ``disturb(message, context)`` may change the client's context or raise, which the
-    server sees as an error reply. With ``shuffle`` replies come in another order.
+    ``disturb(message, context)`` comes before each question and may change it, or the
+    client's context, or raise, which the server sees as an error reply;
+    ``tamper(context, question, reply)`` may change the records of a reply. With
+    ``shuffle`` replies come in another order.
     """
 
-    def __init__(self, num_clients, run_config, disturb=None, shuffle=None):
+    def __init__(
+        self, num_clients, run_config, disturb=None, tamper=None, shuffle=None
+    ):
         super().__init__(client_app, num_clients, run_config)
         self.exchanges: list[Exchange] = []
         self._disturb = disturb
+        self._tamper = tamper
         self._random = None if shuffle is None else np.random.default_rng(shuffle)
 
     def pull_messages(self, message_ids):
@@ -73,6 +78,8 @@ class SpyGrid(InlineGrid):
         if self._disturb:
             self._client_app = _disturbed(self._disturb)
         reply = super()._answer(message)
+        if self._tamper and not reply.has_error():
+            self._tamper(context, question, reply.content)
         self.exchanges.append(
             Exchange(
                 client=context.node_config["partition-id"],
@@ -160,12 +167,13 @@ def run(tmp_path):
         num_clients=4,
         *,
         disturb: Callable | None = None,
+        tamper: Callable | None = None,
         shuffle: int | None = None,
         **settings,
     ):
         changes = {key.replace("_", "-"): value for key, value in settings.items()}
         config = DEFAULTS | PIXELS | {"run-name": "it", "eval-every": 1} | changes
-        grid = SpyGrid(num_clients, config, disturb, shuffle)
+        grid = SpyGrid(num_clients, config, disturb, tamper, shuffle)
         start.last = Outcome(tmp_path / "runs" / config["run-name"], grid.exchanges)
         main(grid, Context(RUN, RUN, {}, RecordDict(), config))
         return start.last
@@ -188,17 +196,28 @@ def few_digits(tmp_path_factory):
 
 @pytest.fixture
 def few_images(few_digits):
-    """Return the settings of a run on the few digits, by a real network at 32 px."""
+    """Return the settings of a run on the few digits at 32 px, by a small network.
+
+    It has batch norms, a last feature map of 1 x 1, and random weights: good enough
+    for everything but accuracies.
+    """
     return {
         "dataset": "imagefolder",
         "data_path": str(few_digits),
-        "backbone": "mobilenet_v2",
+        "backbone": "shufflenet_v2_x0_5",
+        "weights": "random",
         "image_size": 32,
-        "batch_size": 4,
+        "batch_size": 8,
         "clients_per_round": 0,
         "ridge_lambda": 0.1,
         "rounds": 2,
     }
+
+
+@pytest.fixture
+def few_photos(few_images):
+    """Return the same with the network of the default run."""
+    return few_images | {"backbone": "mobilenet_v2", "weights": "packaged"}
 
 
 @pytest.fixture

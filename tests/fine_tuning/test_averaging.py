@@ -26,13 +26,12 @@ def optimizer(name, server_lr=1.0, server_momentum=0.0):
 def weighted_mean(exchanges, record="arrays"):
     """Return the mean of the replies by their number of images, float64."""
     total = sum(each.num_examples for each in exchanges)
-    return {
-        name: sum(
-            each.num_examples / total * each.received(record)[name].astype(float)
-            for each in exchanges
-        )
-        for name in exchanges[0].received(record)
-    }
+    mean = {}
+    for each in exchanges:
+        for name, value in each.received(record).items():
+            part = each.num_examples / total * value.astype(float)
+            mean[name] = mean.get(name, 0) + part
+    return mean
 
 
 def of_round(outcome, number):
@@ -89,39 +88,38 @@ def test_fedavgm_has_the_papers_momentum_unless_told(run):
     assert not torch.equal(untold.model.W, plain.model.W)
 
 
-@pytest.fixture(params=["fedavgm", "scaffold"])
-def batch_norm_run(request, run, few_images):
-    """Return a run whose running statistics follow the clients."""
-    momentum = {"server_momentum": 0.9} if request.param == "fedavgm" else {}
-    settings = few_images | {"rounds": 3, "finetune": "full", "lr": 1e-3} | momentum
-    # Three clients with 2, 1 and 1 of the four classes: of different sizes.
-    return run(3, batch_norm="train", optimizer=request.param, **settings)
-
-
-def test_running_statistics_are_averaged_plainly_and_travel_apart(batch_norm_run):
-    outcome = batch_norm_run
+@pytest.mark.parametrize("name", ["fedavgm", "scaffold"])
+def test_running_statistics_are_averaged_plainly_and_travel_apart(
+    run, few_images, name
+):
+    momentum = {"server_momentum": 0.9} if name == "fedavgm" else {}
+    settings = few_images | {"rounds": 3, "finetune": "full", "method": "none"}
+    # Three clients share four classes: one has two of them.
+    outcome = run(3, batch_norm="train", optimizer=name, **settings, **momentum)
     assert len({each.num_examples for each in outcome.trained}) > 1
     key = "running-statistics"
     for number in (1, 2):
         after = of_round(outcome, number + 1)[0].sent(key)
         assert_near(after, weighted_mean(of_round(outcome, number), key))
-    for each in outcome.trained:
-        assert all(name.endswith(("_mean", "_var")) for name in each.received(key))
-        for record in each.reply.array_records.values():
-            assert not any("num_batches_tracked" in name for name in record)
-        for name in ("arrays", "control"):
-            if name in each.reply.array_records:
-                assert not any("running" in key for key in each.received(name))
-
-
-def test_running_variances_stay_positive_and_are_in_the_model(batch_norm_run):
-    outcome = batch_norm_run
-    expected = weighted_mean(of_round(outcome, 3), "running-statistics")
     saved = {k: v.numpy() for k, v in outcome.model.backbone_arrays.items()}
-    assert_near(saved, expected)
-    variances = [v for name, v in saved.items() if name.endswith("running_var")]
-    assert len(variances) == 52  # the batch norms of MobileNetV2
+    assert_near(saved, weighted_mean(of_round(outcome, 3), key))
+    variances = [v for k, v in saved.items() if k.endswith("running_var")]
+    assert len(variances) == 56  # the batch norms of the network
     assert all((value > 0).all() for value in variances)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_only_means_and_variances_travel_and_none_has_a_control_variate(
+    run, few_images, name
+):
+    settings = few_images | {"rounds": 1, "finetune": "full", "method": "none"}
+    outcome = run(2, batch_norm="train", optimizer=name, **settings)
+    for each in outcome.trained:
+        for content in (each.question, each.reply):
+            for key, record in content.array_records.items():
+                running = [k.endswith(("running_mean", "running_var")) for k in record]
+                assert all(running) if key == "running-statistics" else not any(running)
+                assert not any("num_batches_tracked" in k for k in record)
 
 
 def test_frozen_batch_norm_sends_and_saves_no_running_statistics(run, few_images):

@@ -6,7 +6,7 @@ from flwr.app import Array, ArrayRecord
 
 from fed3r_app.backbones import load_backbone
 
-B, D, C = 2_223_872, 1280, 4  # backbone parameters and features of MobileNetV2
+B, D, C = 341_792, 1024, 4  # backbone parameters, features, classes
 FIXED = "classifier"
 
 
@@ -53,20 +53,20 @@ def test_a_round_sends_what_the_formulas_say(
 def test_running_statistics_are_an_extra_term(run, few_images):
     settings = few_images | {"rounds": 1, "finetune": "full", "method": "none"}
     outcome = run(2, batch_norm="train", **settings)
-    norms = load_backbone("mobilenet_v2", "packaged", 32).module.named_buffers()
-    extra = sum(value.numel() for _, value in norms if value.ndim == 1)
+    buffers = load_backbone("shufflenet_v2_x0_5", "random", 32).module.buffers()
+    extra = sum(value.numel() for value in buffers if value.ndim == 1)
     for each in outcome.trained:
         assert payload(each.question) == 4 * (B + D * C + extra)
         assert payload(each.reply) == 4 * (B + D * C + extra)
 
 
-def test_lp_leaves_the_backbone_and_feat_the_classifier_to_the_bit(run, few_images):
-    start = run(2, run_name="start", **few_images).model
-    lp = run(2, run_name="lp", finetune="lp", **few_images).model
+def test_lp_leaves_the_backbone_and_feat_the_classifier_to_the_bit(run, few_photos):
+    start = run(2, run_name="start", **few_photos).model
+    lp = run(2, run_name="lp", finetune="lp", **few_photos).model
     assert lp.backbone_arrays == {}
     assert (lp.weights_digest, lp.weights) == (start.weights_digest, start.weights)
     assert not torch.equal(lp.W, start.W.float().double())
-    feat = run(2, run_name="feat", finetune="feat", **few_images).model
+    feat = run(2, run_name="feat", finetune="feat", **few_photos).model
     assert torch.equal(feat.W, start.W.float().double())
     module = load_backbone("mobilenet_v2", "packaged", 32).module
     pretrained = dict(module.named_parameters())
@@ -85,9 +85,7 @@ FEAT = {"finetune": "feat", "rounds": 3}
 def classifiers_sent(outcome):
     """Return (round, client) of each question that held the fixed classifier."""
     return sorted(
-        (each.round, each.client)
-        for each in outcome.trained
-        if FIXED in each.question
+        (each.round, each.client) for each in outcome.trained if FIXED in each.question
     )
 
 

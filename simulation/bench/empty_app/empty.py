@@ -12,7 +12,8 @@ from flwr.serverapp import Grid, ServerApp
 IN_FLIGHT = 32  # as many as Fed3R's
 _PAUSE = 0.02
 
-server, client = ServerApp(), ClientApp()
+server = ServerApp()
+client = ClientApp()
 
 
 @client.query()

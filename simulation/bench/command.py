@@ -1,0 +1,80 @@
+"""``python -m simulation bench``: runs benchmarks, prints tables, writes JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulation.bench.results import Options, Result
+
+NAMES = ("upload", "server", "solve", "extract", "engine", "reference", "scale")
+_DATA_VARIABLE = "FED3R_BENCH_DATA"
+_SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command."""
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help=f"which benchmarks, of: {', '.join(NAMES)}; all if none is named",
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes: to see that it works"
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="folder with client_sizes/, features and images; default: "
+        f"${_DATA_VARIABLE}, else ../shared/data beside the project, else stand-ins",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("results/bench"),
+        help="folder for NAME.json (default: %(default)s)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the benchmarks asked for; return the exit code."""
+    unknown = [name for name in arguments.names if name not in NAMES]
+    if unknown:
+        names = ", ".join(NAMES)
+        print(f"NAME must be one of {names}, got {unknown[0]!r}.", file=sys.stderr)
+        return 2
+    # Here, not above: the other commands don't wait for torch.
+    from simulation.bench.results import Options
+
+    options = Options(arguments.quick, find_data(arguments.data))
+    for name in arguments.names or NAMES:
+        print(f"== {name} ==\n", flush=True)
+        result = run_benchmark(name, options)
+        print(f"{result}\n", flush=True)
+        path = arguments.output / f"{name}.json"
+        result.save(path, name, options.quick)
+        print(f"Saved: {path}\n", flush=True)
+    return 0
+
+
+def run_benchmark(name: str, options: Options) -> Result:
+    """Return the result of one benchmark."""
+    # Only the benchmark that is asked for is loaded.
+    module = importlib.import_module(f"simulation.bench.{name}")
+    result: Result = module.run(options)
+    return result
+
+
+def find_data(chosen: Path | None) -> Path | None:
+    """Return the folder of real data, or None where there is none."""
+    if chosen is not None and not chosen.is_dir():
+        raise FileNotFoundError(f"--data must be a folder, got {chosen}.")
+    configured = os.environ.get(_DATA_VARIABLE)
+    folder = chosen or (Path(configured) if configured else _SHARED_DATA)
+    return folder if folder.is_dir() else None

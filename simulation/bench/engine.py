@@ -1,0 +1,113 @@
+"""``engine``: how time grows with the number of clients, ours and Flower's share.
+
+Every client has two images of 8 x 8 pixels, so that nothing but the exchange takes
+time. An empty app with as many messages, as many in flight, runs beside ours; what is
+left after subtracting it is our code.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from PIL import Image
+
+from fed3r_app import client_app, server_app
+from simulation.bench.empty_app import empty
+from simulation.bench.flower_runs import FlowerRuns, Setting
+from simulation.bench.measure import threads, timed
+from simulation.bench.results import Cell, Options, Ratio, Result, Table
+from simulation.inline_engine import default_run_config, run_inline
+
+_PER_ROUND = 100
+_NUM_CLASSES = 10
+_PROJECT = Path(__file__).parents[2]
+_COLUMNS = ("engine", "K", "rounds", "Fed3R s", "empty s", "ours s", "ours ms / client")
+
+
+def run(options: Options) -> Result:
+    """Run both apps on both engines with more and more clients."""
+    numbers = (20, 60) if options.quick else (100, 1262, 9275)
+    logging.getLogger("flwr").setLevel(logging.WARNING)
+    with TemporaryDirectory() as name, threads():
+        rows = [_run_inline(Path(name), number) for number in numbers]
+        if not options.quick:  # a SuperLink and Ray: not a matter of seconds
+            with FlowerRuns() as runs:
+                rows += [_run_on_ray(runs, Path(name), number) for number in numbers]
+    ratios = [
+        _growth(rows[i : i + len(numbers)]) for i in range(0, len(rows), len(numbers))
+    ]
+    title = f"whole runs, {_PER_ROUND} clients a round"
+    notes = ["ours: Fed3R less the empty app, imports and the plot of curves included."]
+    return Result([Table(title, _COLUMNS, rows)], ratios, notes)
+
+
+def _growth(rows: list[tuple[Cell, ...]]) -> Ratio:
+    """Return how our time for one more client grows from few clients to many.
+
+    The slope between neighbouring sizes: what a run costs once drops out.
+    """
+    ours = [float(row[5] or 0) for row in rows]
+    clients = [float(row[1] or 0) for row in rows]
+    slopes = np.diff(ours) / np.diff(clients)
+    engine, first, last = rows[0][0], float(slopes[0]), float(slopes[-1])
+    name = f"{engine}: ms for one more client, most / few"
+    return Ratio(name, last / first if first > 0 else float("nan"))
+
+
+def _run_inline(folder: Path, num_clients: int) -> tuple[Cell, ...]:
+    settings = {
+        **default_run_config(_PROJECT / "pyproject.toml"),
+        **_settings(folder, num_clients),
+        "output-dir": str(folder / "runs"),
+    }
+    asked = {"num-clients": num_clients, "clients-per-round": _PER_ROUND}
+    _, nothing = timed(
+        lambda: run_inline(empty.server, empty.client, num_clients, asked)
+    )
+    _, ours = timed(
+        lambda: run_inline(server_app.app, client_app.app, num_clients, settings)
+    )
+    return _row("inline", num_clients, ours, nothing)
+
+
+def _run_on_ray(runs: FlowerRuns, folder: Path, num_clients: int) -> tuple[Cell, ...]:
+    nothing = runs.empty(num_clients, _PER_ROUND)
+    ours = runs.fed3r(num_clients, _settings(folder, num_clients))
+    return _row("Ray", num_clients, ours, nothing)
+
+
+def _row(
+    engine: str, num_clients: int, ours: float, nothing: float
+) -> tuple[Cell, ...]:
+    rounds = -(-num_clients // _PER_ROUND)
+    share = ours - nothing
+    per_client = 1e3 * share / num_clients
+    return engine, num_clients, rounds, ours, nothing, share, per_client
+
+
+def _settings(folder: Path, num_clients: int) -> dict[str, Setting]:
+    return {
+        "dataset": "imagefolder",
+        "data-path": str(_tiny_images(folder / f"images-{num_clients}", num_clients)),
+        "partition": "iid",
+        "backbone": "pixels",
+        "image-size": 8,
+        "clients-per-round": _PER_ROUND,
+    }
+
+
+def _tiny_images(folder: Path, num_clients: int) -> Path:
+    """Return a folder with two images a client and a few to test on."""
+    if folder.exists():
+        return folder
+    rng = np.random.default_rng(0)
+    for part, number in (("train", 2 * num_clients), ("test", 100)):
+        for row in range(number):
+            path = folder / part / str(row % _NUM_CLASSES) / f"{row}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pixels = rng.integers(256, size=(8, 8), dtype=np.uint8)
+            Image.fromarray(pixels).save(path)
+    return folder

@@ -1,0 +1,97 @@
+"""What benchmarks work on: real client sizes, features and images, or stand-ins."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_NOT_CLIENTS = ("test", "missing")
+_FEATURES = "cifar100-mobilenetv2-features.npz"
+IMAGES = "cifar100-images.npz"
+# Spread of the logarithm of the sizes; the real federations have 0.9 to 1.3.
+_LOG_SPREAD = 1.1
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Clients, classes and the published mean number of images of a client."""
+
+    name: str
+    num_clients: int
+    num_classes: int
+    mean_size: float
+
+    def sizes(self, data: Path | None) -> NDArray[np.int64]:
+        """Return the number of images of each client (K,), real or log-normal."""
+        path = data / "client_sizes" / f"{self.name}.csv" if data else None
+        if path is not None and path.exists():
+            return _read_sizes(path)
+        rng = np.random.default_rng(0)
+        draw = rng.lognormal(0.0, _LOG_SPREAD, self.num_clients)
+        scaled = draw * self.mean_size / math.exp(_LOG_SPREAD**2 / 2)
+        return np.maximum(scaled.round(), 1).astype(np.int64)
+
+
+INATURALIST = Federation("inaturalist-users-120k", 9275, 1203, 13.0)
+LANDMARKS = Federation("landmarks-users-160k", 1262, 2028, 119.9)
+FEDERATIONS = (
+    INATURALIST,
+    LANDMARKS,
+    Federation("inaturalist-geo-100", 3606, 1203, 33.4),
+    Federation("inaturalist-geo-1k", 368, 1203, 326.9),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Features (n, d) and labels (n,), to train and to test on."""
+
+    Z: Tensor
+    y: Tensor
+    Z_test: Tensor
+    y_test: Tensor
+    num_classes: int
+    real: bool
+
+
+def load_features(data: Path | None, limit: int | None = None) -> Features:
+    """Return real features of CIFAR-100, or drawn ones around class centres."""
+    path = data / _FEATURES if data else None
+    if path is None or not path.exists():
+        return _draw_features(limit or 10_000)
+    with np.load(path) as arrays:
+        Z, Z_test = (arrays[k].astype(np.float32) for k in ("z_train", "z_test"))
+        y, y_test = (arrays[k].astype(np.int64) for k in ("y_train", "y_test"))
+    tensors = map(torch.from_numpy, (Z[:limit], y[:limit], Z_test, y_test))
+    return Features(*tensors, num_classes=100, real=True)
+
+
+def say_what_is_real(data: Path | None) -> str:
+    """Return a sentence on where sizes and features come from."""
+    if data is not None:
+        return f"Client sizes, features and images: {data}."
+    return (
+        "No data folder (--data): client sizes are log-normal with the published "
+        "mean, features are drawn around class centres, images are the digits."
+    )
+
+
+def _read_sizes(path: Path) -> NDArray[np.int64]:
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["client"] not in _NOT_CLIENTS]
+    return np.array([int(row["num_images"]) for row in rows], dtype=np.int64)
+
+
+def _draw_features(n: int, d: int = 1280, num_classes: int = 100) -> Features:
+    random = torch.Generator().manual_seed(0)
+    centres = torch.randn(num_classes, d, generator=random)
+    y = torch.randint(num_classes, (n + n // 5,), generator=random)
+    Z = (centres[y] + 4 * torch.randn(len(y), d, generator=random)).relu()
+    return Features(Z[:n], y[:n], Z[n:], y[n:], num_classes, real=False)

@@ -1,0 +1,107 @@
+"""Time and memory of a piece of code, with a known number of threads."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits
+
+NUM_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
+_STATUS = Path("/proc/self/status")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a call in a process of its own returned, and what it took."""
+
+    value: Any
+    seconds: float
+    extra_bytes: int
+    """Peak memory above what the process held before the call."""
+    peak_bytes: int
+    """Peak memory of the whole process, Python and torch included."""
+
+
+def best_seconds(function: Callable[[], object], repeats: int = 3) -> float:
+    """Return the shortest time of some calls: the one least disturbed by others."""
+    return min(timed(function)[1] for _ in range(repeats))
+
+
+def timed(function: Callable[[], object]) -> tuple[Any, float]:
+    """Return what a call returns, and its seconds."""
+    began = time.perf_counter()
+    value = function()
+    return value, time.perf_counter() - began
+
+
+@contextmanager
+def threads(number: int = NUM_THREADS) -> Iterator[None]:
+    """Give torch and BLAS this many threads each."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        with threadpool_limits(number):
+            yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def measure_in_child(function: Callable[..., Any], *arguments: Any) -> Measured:
+    """Call a function in a fresh process, whose peak memory is its own."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_measure, function, arguments).result()
+
+
+def describe_machine() -> dict[str, Any]:
+    """Return what the numbers depend on."""
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "threads": NUM_THREADS,
+        "load_average": round(os.getloadavg()[0], 2),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "gpu": torch.cuda.is_available(),
+    }
+
+
+def _measure(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Measured:
+    with threads():
+        gc.collect()
+        before = _reset_peak()
+        value, seconds = timed(lambda: function(*arguments))
+    peak = _peak_bytes()
+    return Measured(value, seconds, peak - before, peak)
+
+
+def _reset_peak() -> int:
+    """Forget the peak so far, where the system can; return the memory held now."""
+    if not _STATUS.exists():
+        return _peak_bytes()
+    Path("/proc/self/clear_refs").write_text("5")
+    return _read_status("VmRSS")
+
+
+def _peak_bytes() -> int:
+    if _STATUS.exists():
+        return _read_status("VmHWM")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if platform.system() == "Darwin" else 1024)
+
+
+def _read_status(key: str) -> int:
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(key):
+            return int(line.split()[1]) * 1024
+    raise RuntimeError(f"{_STATUS} must have a line {key}, got none.")

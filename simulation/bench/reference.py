@@ -1,0 +1,99 @@
+"""``reference``: the authors' loop, written from its description, and ours.
+
+Theirs: float32 sums with a ones column, dense matrices from every client, a one-hot
+matrix product for b, a general (LU) solve at every evaluation.
+"""
+
+from __future__ import annotations
+
+import torch
+from flwr.app import RecordDict
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fed3r_app.core import FeatureMap, RidgeStatistics, RunningSum, solve_ridge
+from fed3r_app.wire import count_bytes, pack_statistics, unpack_contribution
+from simulation.bench.material import Features, load_features, say_what_is_real
+from simulation.bench.measure import threads, timed
+from simulation.bench.record_sizes import split_evenly
+from simulation.bench.results import Cell, Options, Ratio, Result, Table
+
+_LAMBDA = 0.01
+_CLIENTS_PER_ROUND = 10
+Outcome = tuple[Tensor, int]
+
+
+def run(options: Options) -> Result:
+    """Compare both on the same features, clients, rounds and threads."""
+    features = load_features(options.data, limit=1000 if options.quick else None)
+    clients = split_evenly(features, 20 if options.quick else 100)
+    exact = _solve_pooled(features)
+    rows: list[tuple[Cell, ...]] = []
+    with threads():
+        for name, loop in (("authors' loop", authors_loop), ("ours", our_loop)):
+            (W, sent), seconds = timed(lambda f=loop: f(features, clients))  # type: ignore[misc]
+            error = float((W.double() - exact).norm() / exact.norm())
+            accuracy = 100 * _accuracy(features, W)
+            rows.append((name, seconds, sent / 1e6, error, accuracy))
+    title = (
+        f"{len(clients)} clients, {_CLIENTS_PER_ROUND} a round, evaluated every round, "
+        f"{len(features.y):,} images, lambda {_LAMBDA}"
+    )
+    columns = ("way", "seconds", "MB sent", "error in W", "accuracy %")
+    theirs, ours = rows
+    ratios = [
+        Ratio(f"theirs / ours, {column}", float(theirs[i] or 0) / float(ours[i] or 1))
+        for i, column in enumerate(columns[1:4], start=1)
+    ]
+    notes = [say_what_is_real(options.data)]
+    return Result([Table(title, columns, rows)], ratios, notes)
+
+
+def authors_loop(features: Features, clients: list[Tensor]) -> Outcome:
+    """Return the last W (d + 1, C) and the bytes sent, all in float32."""
+    d, num_classes = features.Z.shape[1] + 1, features.num_classes
+    A, b = torch.zeros(d, d), torch.zeros(d, num_classes)
+    sent = 0
+    for start in range(0, len(clients), _CLIENTS_PER_ROUND):
+        for rows in clients[start : start + _CLIENTS_PER_ROUND]:
+            Z = _with_ones(features.Z[rows])
+            Y = one_hot(features.y[rows], num_classes).float()
+            A_k, b_k = Z.T @ Z, Z.T @ Y
+            sent += 4 * (A_k.numel() + b_k.numel())
+            A, b = A + A_k, b + b_k
+        W = torch.linalg.solve(A + _LAMBDA * torch.eye(d), b)
+        W = W / W[:-1].norm(dim=0).clamp(min=1e-12)
+        _accuracy(features, W)
+    return W, sent
+
+
+def our_loop(features: Features, clients: list[Tensor]) -> Outcome:
+    """Return the last W (d + 1, C) and the bytes sent, through real records."""
+    feature_map = FeatureMap(features.Z.shape[1], intercept=True)
+    num_classes, sent = features.num_classes, 0
+    total = RunningSum(RidgeStatistics.zeros(feature_map.dim, num_classes))
+    for start in range(0, len(clients), _CLIENTS_PER_ROUND):
+        for rows in clients[start : start + _CLIENTS_PER_ROUND]:
+            Z = feature_map(features.Z[rows])
+            record = pack_statistics(Z, features.y[rows], num_classes)
+            sent += count_bytes(RecordDict({"arrays": record}))
+            total.add(unpack_contribution(record))
+        W = solve_ridge(total.value(), _LAMBDA, intercept=True)
+        _accuracy(features, W)
+    return W, sent
+
+
+def _solve_pooled(features: Features) -> Tensor:
+    """Return W (d + 1, C) of all the data at once, in float64."""
+    Z = _with_ones(features.Z.double())
+    stats = RidgeStatistics.of(Z, features.y, features.num_classes)
+    return solve_ridge(stats, _LAMBDA, intercept=True)
+
+
+def _accuracy(features: Features, W: Tensor) -> float:
+    scores = _with_ones(features.Z_test).to(W.dtype) @ W
+    return float((scores.argmax(dim=1) == features.y_test).double().mean())
+
+
+def _with_ones(Z: Tensor) -> Tensor:
+    return torch.cat([Z, Z.new_ones(len(Z), 1)], dim=1)

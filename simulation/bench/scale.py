@@ -1,0 +1,122 @@
+"""``scale``: one client with very many images, and D = 10,000 random features."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from fed3r_app.core import (
+    FeatureMap,
+    FeatureMoments,
+    RidgeStatistics,
+    RunningSum,
+    count_correct,
+    select_lambda,
+    solve_ridge,
+)
+from fed3r_app.wire import StatisticsBuilder, pack_statistics, unpack_contribution
+from simulation.bench.material import load_features, say_what_is_real
+from simulation.bench.measure import measure_in_child
+from simulation.bench.record_sizes import split_evenly
+from simulation.bench.results import Cell, Options, Ratio, Result, Table
+
+_CHUNK = 2048  # as the clients read their features
+_LIMIT_GB = 6.0
+
+
+def run(options: Options) -> Result:
+    """Measure time and memory where they are largest."""
+    clients = _measure_clients(options.quick)
+    features, ratio = _measure_random_features(options)
+    one, many = (float(clients.rows[i][3] or 0) for i in (0, 2))
+    ratios = [ratio, Ratio("client's ms per image, most / one", many / one)]
+    return Result([clients, features], ratios, [say_what_is_real(options.data)])
+
+
+def _measure_clients(quick: bool) -> Table:
+    """Return what statistics cost a client of one, of many, of very many images."""
+    many, d, num_classes = (2000, 128, 50) if quick else (100_000, 1280, 1203)
+    rows: list[tuple[Cell, ...]] = []
+    for form, n in (("factor", 1), ("factor", many // 10), ("factor", many)):
+        taken = measure_in_child(make_statistics, n, d, num_classes, form)
+        per_image = 1e3 * taken.value / n
+        rows.append((f"{form}, {n:,}", taken.value, taken.extra_bytes / 1e6, per_image))
+    taken = measure_in_child(make_statistics, many, d, num_classes, "dense")
+    per_image = 1e3 * taken.value / many
+    rows.append((f"dense, {many:,}", taken.value, taken.extra_bytes / 1e6, per_image))
+    title = f"one client: statistics of n images, d = {d:,}, C = {num_classes:,}"
+    return Table(title, ("form, n", "seconds", "MB", "ms per image"), rows)
+
+
+def make_statistics(n: int, d: int, num_classes: int, form: str) -> float:
+    """Return the seconds to make the record of n images, drawn chunk by chunk."""
+    random = torch.Generator().manual_seed(0)
+    builder, seconds = StatisticsBuilder(num_classes, form), 0.0
+    for start in range(0, n, _CHUNK):
+        number = min(_CHUNK, n - start)
+        Z = torch.randn(number, d, generator=random)
+        y = torch.randint(num_classes, (number,), generator=random)
+        began = time.perf_counter()
+        builder.add(Z, y)
+        seconds += time.perf_counter() - began
+    began = time.perf_counter()
+    builder.pack()
+    return seconds + time.perf_counter() - began
+
+
+def _measure_random_features(options: Options) -> tuple[Table, Ratio]:
+    """Return the steps of a run with random features, and its peak memory."""
+    D, limit = (500, 1000) if options.quick else (10_000, None)
+    taken = measure_in_child(run_random_features, options.data, D, limit)
+    steps: dict[str, float] = taken.value
+    peak = taken.peak_bytes / 1e9
+    rows: list[tuple[Cell, ...]] = [*steps.items(), ("peak GB, all included", peak)]
+    title = f"100 clients, D = {D:,} random features, {limit or 10_000:,} images"
+    ratio = Ratio(f"peak GB, D = {D:,}", peak, _LIMIT_GB, at_most=True)
+    return Table(title, ("step", "seconds"), rows), ratio
+
+
+def run_random_features(
+    data: Path | None, D: int, limit: int | None
+) -> dict[str, float]:
+    """Return the seconds of each step, from backbone features to an accuracy."""
+    features = load_features(data, limit)
+    sigma = FeatureMoments.of(features.Z).sigma()
+    feature_map = FeatureMap(features.Z.shape[1], D, sigma)
+    clock = _Clock()
+    feature_map(features.Z[:1])  # draws omega
+    clock.step("drawing the random features")
+    total = RunningSum(RidgeStatistics.zeros(D, features.num_classes))
+    for rows in split_evenly(features, 100):
+        Z, y = feature_map(features.Z[rows]), features.y[rows]
+        record = pack_statistics(Z, y, features.num_classes)
+        clock.step("clients: mapping and packing")
+        total.add(unpack_contribution(record))
+        clock.step("server: unpacking and folding")
+    stats = total.value()
+    clock.step("server: unpacking and folding")
+    lam = select_lambda(stats)
+    clock.step("server: lambda by GCV")
+    W = solve_ridge(stats, lam)
+    clock.step("server: solving")
+    Z_test, present = feature_map(features.Z_test), stats.counts > 0
+    correct = count_correct(Z_test, features.y_test, W, present)
+    clock.step("server: evaluating")
+    accuracy = 100 * correct / len(features.y_test)
+    return {**clock.seconds, "accuracy % (not a time)": accuracy}
+
+
+class _Clock:
+    """Adds up the seconds of named steps."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def step(self, name: str) -> None:
+        """Count the time since the last step under a name."""
+        now = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now

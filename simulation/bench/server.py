@@ -1,0 +1,110 @@
+"""``server``: folding a stream of uploads, against adding dense matrices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from flwr.app import ArrayRecord
+
+from fed3r_app.core import RidgeStatistics, RunningSum
+from fed3r_app.wire import pack_statistics, unpack_contribution, unpack_statistics
+from simulation.bench.material import INATURALIST, say_what_is_real
+from simulation.bench.measure import Measured, measure_in_child
+from simulation.bench.results import Cell, Options, Ratio, Result, Table
+
+_DIM = 1280
+_LIMIT_BYTES = 300e6
+
+
+def run(options: Options) -> Result:
+    """Compare the ways to add up what the clients of iNaturalist send."""
+    sizes = np.random.default_rng(0).permutation(INATURALIST.sizes(options.data))
+    d, num_classes = (256, 100) if options.quick else (_DIM, INATURALIST.num_classes)
+    stream = sizes[:100] if options.quick else sizes
+    few = sizes[:20] if options.quick else sizes[:300]  # the rate of dense is constant
+    folded = measure_in_child(fold_factors, stream.tolist(), d, num_classes)
+    unpacked = measure_in_child(add_dense, few.tolist(), d, num_classes)
+    added = measure_in_child(add_ready_matrices, len(few), d, num_classes)
+    ways = {
+        "factors, unpacked and folded": (len(stream), folded),
+        "dense uploads, unpacked and added": (len(few), unpacked),
+        "dense matrices, added only": (len(few), added),
+    }
+    sums = 8 * (d * d + d * num_classes)
+    rows: list[tuple[Cell, ...]] = [
+        (name, number, number / taken.value, _megabytes(taken, sums))
+        for name, (number, taken) in ways.items()
+    ]
+    columns = ("way", "clients", "clients per s", "MB above A and b")
+    rate, wanted = len(stream) / folded.value, None if options.quick else 5.0
+    ratios = [
+        Ratio("folding / dense uploads", rate * unpacked.value / len(few), wanted),
+        Ratio("folding / dense addition alone", rate * added.value / len(few)),
+        Ratio(
+            "MB above A and b",
+            _megabytes(folded, sums),
+            _LIMIT_BYTES / 1e6,
+            at_most=True,
+        ),
+    ]
+    title = f"server: clients of {INATURALIST.name}, d = {d:,}, C = {num_classes:,}"
+    return Result(
+        [Table(title, columns, rows)], ratios, [say_what_is_real(options.data)]
+    )
+
+
+def fold_factors(sizes: list[int], d: int, num_classes: int) -> float:
+    """Return the seconds to unpack and fold a stream of factors, making them aside."""
+    total, seconds = RunningSum(RidgeStatistics.zeros(d, num_classes)), 0.0
+    for record in _records(sizes, d, num_classes, "factor"):
+        began = time.perf_counter()
+        total.add(unpack_contribution(record, (d, num_classes)))
+        seconds += time.perf_counter() - began
+    began = time.perf_counter()
+    total.value()
+    return seconds + time.perf_counter() - began
+
+
+def add_dense(sizes: list[int], d: int, num_classes: int) -> float:
+    """Return the seconds to unpack dense uploads and add them up."""
+    total, seconds = RidgeStatistics.zeros(d, num_classes), 0.0
+    for record in _records(sizes, d, num_classes, "dense"):
+        began = time.perf_counter()
+        _add_in_place(total, unpack_statistics(record, (d, num_classes)))
+        seconds += time.perf_counter() - began
+    return seconds
+
+
+def add_ready_matrices(number: int, d: int, num_classes: int) -> float:
+    """Return the seconds to add up matrices that lie unpacked in memory."""
+    total = RidgeStatistics.zeros(d, num_classes)
+    ready = RidgeStatistics.of(torch.randn(8, d), torch.arange(8), num_classes)
+    began = time.perf_counter()
+    for _ in range(number):
+        _add_in_place(total, ready)
+    return time.perf_counter() - began
+
+
+def _add_in_place(total: RidgeStatistics, part: RidgeStatistics) -> None:
+    total.A.add_(part.A)
+    total.b.add_(part.b)
+    total.counts.add_(part.counts)
+
+
+def _records(
+    sizes: list[int], d: int, num_classes: int, form: str
+) -> Iterator[ArrayRecord]:
+    """Yield the records of clients with so many images, each of a random class."""
+    random = torch.Generator().manual_seed(0)
+    for n in sizes:
+        Z = torch.randn(n, d, generator=random)
+        y = torch.randint(num_classes, (n,), generator=random)
+        yield pack_statistics(Z, y, num_classes, form)
+
+
+def _megabytes(taken: Measured, sums: int) -> float:
+    """Return the peak memory beyond the sums themselves."""
+    return (taken.extra_bytes - sums) / 1e6

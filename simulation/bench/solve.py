@@ -1,0 +1,130 @@
+"""``solve``: time and memory of the server's linear algebra."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fed3r_app.core import RidgeStatistics, select_lambda, solve_ridge
+from simulation.bench.measure import Measured, best_seconds, measure_in_child, threads
+from simulation.bench.results import Cell, Options, Ratio, Result, Table
+
+_LAMBDA = 1.0
+_ROUND_ROWS = 130  # ten clients of iNaturalist
+_LIMIT_GB = 4.0
+_SIZES = ((1280, 2028), (5000, 1203), (10_000, 1203))
+_QUICK_SIZES = ((128, 20), (256, 20))
+
+
+def run(options: Options) -> Result:
+    """Compare solving, choosing lambda, and solving again after one more round."""
+    sizes = _QUICK_SIZES if options.quick else _SIZES
+    rows: list[tuple[Cell, ...]] = []
+    ratios: list[Ratio] = []
+    for d, num_classes in sizes:
+        ways = {
+            "Cholesky": measure_in_child(solve, d, num_classes),
+            "LU": measure_in_child(solve_by_lu, d, num_classes),
+            "GCV": measure_in_child(choose_lambda, d, num_classes),
+        }
+        where = f"d = {d:,}, C = {num_classes:,}"
+        rows += [_row(where, way, taken, d) for way, taken in ways.items()]
+        for way in ("Cholesky", "GCV"):
+            peak = ways[way].peak_bytes / 1e9
+            ratios.append(Ratio(f"{way} GB, {where}", peak, _LIMIT_GB, at_most=True))
+        speedup = ways["LU"].value / ways["Cholesky"].value
+        ratios.append(Ratio(f"LU / Cholesky, {where}", speedup))
+    columns = ("size", "way", "seconds", "peak GB", "times A")
+    again, more = _compare_updates(128 if options.quick else 1280, options.quick)
+    solving = Table("solve: each in a process of its own", columns, rows)
+    return Result([solving, again], ratios + more, [_NOTE])
+
+
+_NOTE = (
+    "Rank update: (A + R'R + lam I)^-1 (b + R'S) from the factor and solution before. "
+    "It wins while a round brings fewer rows than about d / 4, with lambda fixed; an "
+    "app that evaluates about 20 times in all brings more, and solves anew."
+)
+
+
+def _row(where: str, way: str, taken: Measured, d: int) -> tuple[Cell, ...]:
+    """Return a row; the peak is that of the whole process, statistics included."""
+    return where, way, taken.value, taken.peak_bytes / 1e9, taken.extra_bytes / 8 / d**2
+
+
+def solve(d: int, num_classes: int) -> float:
+    """Return the seconds of ``solve_ridge``."""
+    stats = draw_statistics(d, num_classes)
+    return best_seconds(lambda: solve_ridge(stats, _LAMBDA), 1 if d > 2000 else 3)
+
+
+def solve_by_lu(d: int, num_classes: int) -> float:
+    """Return the seconds of a general solver, as the authors use."""
+    stats = draw_statistics(d, num_classes)
+
+    def by_lu() -> Tensor:
+        A = stats.A.clone()
+        A.diagonal().add_(_LAMBDA)
+        return torch.linalg.solve(A, stats.b)
+
+    return best_seconds(by_lu, 1 if d > 2000 else 3)
+
+
+def choose_lambda(d: int, num_classes: int) -> float:
+    """Return the seconds of ``select_lambda``."""
+    stats = draw_statistics(d, num_classes)
+    return best_seconds(lambda: select_lambda(stats), 1 if d > 2000 else 3)
+
+
+def draw_statistics(d: int, num_classes: int) -> RidgeStatistics:
+    """Return statistics of 2 d drawn samples, made in chunks."""
+    random = torch.Generator().manual_seed(0)
+    stats = RidgeStatistics.zeros(d, num_classes)
+    centres = torch.randn(num_classes, d, dtype=torch.float64, generator=random)
+    for _ in range(4):
+        y = torch.randint(num_classes, (d // 2,), generator=random)
+        Z = torch.randn(d // 2, d, dtype=torch.float64, generator=random)
+        Z += centres[y] / 4
+        stats.A.addmm_(Z.T, Z)
+        stats.b.T.index_add_(0, y, Z)
+        stats.counts.add_(torch.bincount(y, minlength=num_classes))
+    return stats
+
+
+def _compare_updates(d: int, quick: bool) -> tuple[Table, list[Ratio]]:
+    """Return solving anew against updating the solution, by rows of a round."""
+    num_classes, repeats = (20, 1) if quick else (2028, 3)
+    stats = draw_statistics(d, num_classes)
+    A = stats.A.clone()
+    A.diagonal().add_(_LAMBDA)
+    L = torch.linalg.cholesky(A)
+    W = torch.cholesky_solve(stats.b, L)
+    rows: list[tuple[Cell, ...]] = []
+    for m in (_ROUND_ROWS // 10, _ROUND_ROWS, d // 4, d // 2, d):
+        R = torch.randn(m, d, dtype=torch.float64)
+        S = torch.randn(m, num_classes, dtype=torch.float64)
+        with threads():
+            anew = best_seconds(lambda R=R, S=S: _solve_anew(stats, R, S), repeats)  # type: ignore[misc]
+            updated = best_seconds(lambda R=R, S=S: update(L, W, R, S), repeats)  # type: ignore[misc]
+        rows.append((f"{m:,} rows", anew, updated, anew / updated))
+    title = f"one more round, d = {d:,}, C = {num_classes:,}"
+    columns = ("round", "anew s", "rank update s", "anew / update")
+    speedup = float(rows[1][3] or 0)
+    return Table(title, columns, rows), [Ratio("anew / update, one round", speedup)]
+
+
+def _solve_anew(stats: RidgeStatistics, R: Tensor, S: Tensor) -> Tensor:
+    more = RidgeStatistics(
+        torch.addmm(stats.A, R.T, R), torch.addmm(stats.b, R.T, S), stats.counts
+    )
+    return solve_ridge(more, _LAMBDA, normalize=False)
+
+
+def update(L: Tensor, W: Tensor, R: Tensor, S: Tensor) -> Tensor:
+    """Return the solution with rows R (m, d), S (m, C) more, by Woodbury's identity."""
+    G = torch.cholesky_solve(R.T, L)  # (LL')^-1 R'
+    small = R @ G
+    small.diagonal().add_(1.0)
+    # W + G S - G (I + R G)^-1 R (W + G S) = W + G (I + R G)^-1 (S - R W)
+    step: Tensor = G @ torch.linalg.solve(small, S - R @ W)
+    return W + step

@@ -1,0 +1,142 @@
+"""``upload``: bytes, time and error of each form on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fed3r_app.core import RidgeStatistics, RunningSum, predict, solve_ridge
+from fed3r_app.wire import pack_statistics, unpack_contribution
+from simulation.bench.material import (
+    FEDERATIONS,
+    INATURALIST,
+    LANDMARKS,
+    Features,
+    load_features,
+    say_what_is_real,
+)
+from simulation.bench.measure import best_seconds, threads
+from simulation.bench.record_sizes import UPLOADS, Upload, split_evenly
+from simulation.bench.results import Cell, Options, Ratio, Result, Table
+
+_PAPER_LAMBDA = 0.01
+_DENSE, _FACTOR, _HALF = UPLOADS[0], UPLOADS[5], UPLOADS[6]
+# (federation, d) -> times fewer bytes: every image its own class; one class a client.
+_WANTED = {
+    (INATURALIST.name, 1280): (165.0, 210.0),
+    (LANDMARKS.name, 1280): (23.0, 30.0),
+    (INATURALIST.name, 10_000): (800.0, 850.0),
+}
+
+
+def run(options: Options) -> Result:
+    """Compare what travels, what it costs to make, and what it loses."""
+    ratios: list[Ratio] = []
+    for upload in UPLOADS:
+        upload.check(256, 1203)
+    with threads():
+        tables = [
+            _count_bytes(options, ratios),
+            _time(1280, 1203, 13, repeats=2 if options.quick else 20),
+            _compare_solutions(options, ratios),
+        ]
+    notes = [
+        say_what_is_real(options.data),
+        "Bytes: serialised records. Worst: min(n, C) classes per client; best: one.",
+    ]
+    return Result(tables, ratios, notes)
+
+
+def _count_bytes(options: Options, ratios: list[Ratio]) -> Table:
+    """Return total bytes by federation, d and form; note the ratios."""
+    rows: list[tuple[Cell, ...]] = []
+    for federation in FEDERATIONS:
+        sizes, num_classes = federation.sizes(options.data), federation.num_classes
+        for d in (1280, 10_000):
+            dense = _DENSE.total_bytes(d, num_classes, _worst(sizes, num_classes))
+            where = f"{federation.name}, d = {d:,}"
+            for upload in UPLOADS:
+                worst = upload.total_bytes(d, num_classes, _worst(sizes, num_classes))
+                best = upload.total_bytes(d, num_classes, ((int(n), 1) for n in sizes))
+                row = (worst // len(sizes), worst / 1e9, dense / worst, dense / best)
+                rows.append((where, upload.name, *row))
+                if upload == _FACTOR:
+                    wanted = _WANTED.get((federation.name, d), (None, None))
+                    ratios += [
+                        Ratio(f"dense / factor, {where}, worst", row[2], wanted[0]),
+                        Ratio(f"dense / factor, {where}, best", row[3], wanted[1]),
+                    ]
+                    single = worst
+            ratios.append(
+                Ratio(f"float16 / float32, {where}", worst / single, 0.52, at_most=True)
+            )
+    columns = ("federation", "upload", "bytes per client", "GB in all")
+    return Table("bytes", (*columns, "dense / worst", "dense / best"), rows)
+
+
+def _worst(sizes: NDArray[np.int64], num_classes: int) -> Iterator[tuple[int, int]]:
+    """Yield (n, C_k) with as many classes as there can be."""
+    for n in sizes.tolist():
+        yield n, min(n, num_classes)
+
+
+def _time(d: int, num_classes: int, n: int, repeats: int) -> Table:
+    """Return the time to make and to read the record of a mean client."""
+    random = torch.Generator().manual_seed(0)
+    Z, y = torch.randn(n, d, generator=random), torch.arange(n)
+    rows: list[tuple[Cell, ...]] = []
+    for form, dtype in ((upload.form, upload.dtype) for upload in UPLOADS):
+        record = pack_statistics(Z, y, num_classes, form, dtype)
+        pack = best_seconds(
+            lambda f=form, t=dtype: pack_statistics(Z, y, num_classes, f, t),  # type: ignore[misc]
+            repeats,
+        )
+        unpack = best_seconds(lambda r=record: unpack_contribution(r), repeats)  # type: ignore[misc]
+        rows.append((f"{form} {dtype}", 1e3 * pack, 1e3 * unpack))
+    title = f"one client: {n} images, d = {d:,}, C = {num_classes:,}"
+    return Table(title, ("upload", "pack ms", "unpack ms"), rows)
+
+
+def _compare_solutions(options: Options, ratios: list[Ratio]) -> Table:
+    """Return the error in W of each form, and whether predictions change."""
+    features = load_features(options.data, limit=1000 if options.quick else None)
+    clients = split_evenly(features, 10 if options.quick else 100)
+    exact = RidgeStatistics.of(features.Z, features.y, features.num_classes)
+    W = solve_ridge(exact, _PAPER_LAMBDA)
+    rows: list[tuple[Cell, ...]] = []
+    for upload in UPLOADS:
+        W_upload = _solve_over_the_wire(features, clients, upload)
+        error = float((W_upload - W).norm() / W.norm())
+        same = _agreement(features, W, W_upload)
+        rows.append((upload.name, error, 100 * same))
+        if upload == _HALF:
+            ratios.append(Ratio("float16: share of same predictions", same, 0.995))
+    title = f"classifier of {len(clients)} clients, {len(features.y):,} images"
+    return Table(title, ("upload", "error in W", "same predictions %"), rows)
+
+
+def _solve_over_the_wire(
+    features: Features, clients: list[Tensor], upload: Upload
+) -> Tensor:
+    total = RunningSum(
+        RidgeStatistics.zeros(features.Z.shape[1], features.num_classes)
+    )
+    for rows in clients:
+        Z, y = features.Z[rows], features.y[rows]
+        record = pack_statistics(
+            Z, y, features.num_classes, upload.form, upload.dtype
+        )
+        total.add(unpack_contribution(record))
+    return solve_ridge(total.value(), _PAPER_LAMBDA)
+
+
+def _agreement(features: Features, W: Tensor, other: Tensor) -> float:
+    """Return the share of test features that two classifiers call the same."""
+    present = torch.ones(features.num_classes, dtype=torch.bool)
+    Z = features.Z_test
+    same = predict(Z, W, present) == predict(Z, other, present)
+    return float(same.double().mean())

@@ -1,0 +1,88 @@
+"""Fine-tuning on the real engine: state and arrays through Flower's own hands."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from fed3r_app.saved_model import load_model
+
+
+@pytest.fixture(scope="module")
+def few_digits(tmp_path_factory):
+    """Return the settings of a data set of few digits, read by a small network."""
+    folder = tmp_path_factory.mktemp("few-digits")
+    digits = load_digits()
+    for digit in range(4):
+        for i, row in enumerate(np.flatnonzero(digits.target == digit)[:8]):
+            path = folder / ("train" if i < 6 else "test") / str(digit)
+            path.mkdir(parents=True, exist_ok=True)
+            grey = (digits.images[row] / 16 * 255).astype(np.uint8)
+            Image.fromarray(grey).save(path / f"{i}.png")
+    return {"dataset": "imagefolder", "data_path": str(folder), "image_size": 64}
+
+
+def tuning(outcome):
+    return [line for line in outcome.metrics if line.get("phase") == "finetune"]
+
+
+def test_linear_probing_with_fedavg(engine):
+    outcome = engine.run(
+        "lp", 4, backbone="pixels", image_size=8, finetune="lp", rounds=3
+    )
+    assert outcome.completed, outcome.output
+    assert [line["clients_trained"] for line in tuning(outcome)] == [2, 2, 2]
+    summary = outcome.summary
+    # Small steps from a good start.
+    assert abs(summary["accuracy"] - summary["closed_form_accuracy"]) < 0.03
+    assert summary["temperature"] == 0.1
+    files = {path.name for path in outcome.directory.iterdir()}
+    assert {"checkpoint.safetensors", "best.safetensors"} <= files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "scaffold"])
+@pytest.mark.parametrize(
+    ("method", "finetune"),
+    [(m, f) for m in ("fed3r", "none") for f in ("full", "lp", "feat")][:-1],
+)
+def test_a_cell_of_the_matrix(engine, few_digits, method, finetune, optimizer):
+    outcome = engine.run(
+        f"{method}-{finetune}-{optimizer}",
+        4,
+        method=method,
+        finetune=finetune,
+        optimizer=optimizer,
+        rounds=2,
+        clients_per_round=0,
+        **few_digits,
+    )
+    assert outcome.completed, outcome.output
+    assert [line["clients_trained"] for line in tuning(outcome)] == [4, 4]
+    # No state was lost between rounds: neither classifiers nor variates.
+    assert "lost" not in outcome.output and "failed" not in outcome.output
+    model = load_model(outcome.directory / "model.safetensors")
+    assert bool(model.backbone_arrays) == (finetune != "lp")
+    assert torch.isfinite(model.W).all()
+
+
+@pytest.mark.slow
+def test_the_engine_gives_the_same_bits_again_and_resumed(engine):
+    settings = {
+        "backbone": "pixels",
+        "image_size": 8,
+        "finetune": "lp",
+        "method": "none",
+        "optimizer": "fedavgm",
+        "processes": 2,
+    }
+    whole = engine.run("whole", 5, rounds=4, **settings)
+    engine.run("parts", 5, rounds=2, **settings)
+    parts = engine.run("parts", 5, rounds=4, resume=True, **settings)
+    assert whole.completed and parts.completed, parts.output
+    one, other = (
+        load_model(outcome.directory / "model.safetensors").W
+        for outcome in (whole, parts)
+    )
+    assert torch.equal(one, other)

@@ -1,0 +1,159 @@
+"""Clients that fail, or have next to nothing: left out, reported, never averaged in."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+
+from fed3r_app.run_errors import RunError
+
+LP = {
+    "finetune": "lp",
+    "partition": "iid",
+    "clients_per_round": 0,
+    "rounds": 3,
+    "local_epochs": 3,
+    "ridge_lambda": 1.0,
+}
+
+
+def number_of(message):
+    return message.content.config_records["config"].get("server-round", 0)
+
+
+@pytest.fixture
+def warnings(caplog):
+    """Return what was said by way of warning so far."""
+    caplog.set_level(logging.WARNING, logger="flwr")
+    return lambda: [record.getMessage() for record in caplog.records]
+
+
+def mean_of(exchanges):
+    return np.mean([e.received()["classifier.weight"] for e in exchanges], axis=0)
+
+
+@pytest.mark.parametrize("optimizer", ["fedavg", "scaffold"])
+def test_a_loss_that_is_not_finite_is_reported_and_not_averaged_in(
+    run, warnings, optimizer
+):
+    def diverge(message, context):
+        if number_of(message) == 2 and context.node_config["partition-id"] == 1:
+            config = message.content.config_records["config"]
+            message.content["config"] = ConfigRecord(dict(config) | {"lr": 3e38})
+
+    outcome = run(3, disturb=diverge, optimizer=optimizer, **LP)
+    (sentence,) = [line for line in warnings() if "Client 1 failed" in line]
+    assert "loss became" in sentence and "with lr = 3e+38. Lower lr." in sentence
+    assert [line["clients_trained"] for line in outcome.tuning] == [3, 2, 3]
+    good = [e for e in outcome.trained if e.round == 2 and e.reply is not None]
+    assert [each.client for each in good] == [0, 2]
+    assert len({each.num_examples for each in good}) == 1  # so the mean is plain
+    after = next(e for e in outcome.trained if e.round == 3).sent()
+    assert np.isfinite(after["classifier.weight"]).all()
+    assert np.abs(after["classifier.weight"] - mean_of(good)).max() <= 1e-6
+
+
+def not_finite(records):
+    bad = records["arrays"]["classifier.weight"].numpy().copy()
+    bad[0, 0] = np.nan
+    records["arrays"] = ArrayRecord({"classifier.weight": Array(bad)})
+
+
+def of_another_shape(records):
+    records["arrays"] = ArrayRecord({"classifier.weight": Array(np.zeros((2, 2)))})
+
+
+def of_another_name(records):
+    records["arrays"] = ArrayRecord({"other": Array(np.zeros((10, 64)))})
+
+
+def without_arrays(records):
+    del records["arrays"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (not_finite, "Client 1 failed: its classifier.weight is not finite"),
+        (of_another_shape, "Client 1 failed: its arrays are not those it was sent"),
+        (of_another_name, "Client 1 failed: its arrays are not those it was sent"),
+        (without_arrays, "Client 1 failed: its reply has no arrays or no metrics"),
+    ],
+)
+def test_a_bad_reply_is_reported_and_not_averaged_in(run, warnings, damage, sentence):
+    def tamper(context, question, reply):
+        number = question.config_records["config"].get("server-round")
+        if number == 1 and context.node_config["partition-id"] == 1:
+            damage(reply)
+
+    outcome = run(3, tamper=tamper, **LP)
+    assert sentence in warnings()
+    assert [line["clients_trained"] for line in outcome.tuning] == [2, 3, 3]
+
+
+@pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "scaffold"])
+def test_a_round_without_a_valid_reply_stops_and_keeps_the_last_good_model(
+    run, same_model, optimizer
+):
+    def break_all(message, context):
+        if number_of(message) == 3:
+            raise OSError("The disk is gone.")
+
+    settings = LP | {"rounds": 2, "optimizer": optimizer}
+    good = run(3, run_name="good", **settings)
+    sentence = r"All 3 clients of round 3 failed; one said: The disk is gone\."
+    with pytest.raises(RunError, match=sentence):
+        run(3, disturb=break_all, **settings | {"rounds": 5})
+    same_model(run.last.model, good.model)
+    assert [line["round"] for line in run.last.tuning] == [2, 3]
+    assert not (run.last.directory / "summary.json").exists()
+
+
+def test_a_first_round_without_a_valid_reply_keeps_the_start(run, same_model):
+    def break_all(message, context):
+        if number_of(message):
+            raise OSError("The disk is gone.")
+
+    start = run(3, run_name="start", **LP | {"finetune": "none"})
+    with pytest.raises(RunError, match="All 3 clients of round 1 failed"):
+        run(3, disturb=break_all, **LP)
+    assert np.array_equal(run.last.model.W, start.model.W.float().double())
+
+
+SMALL = {"method": "none", "finetune": "full", "batch_norm": "train", "lr": 1e-3}
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 50])
+def test_batches_of_one_image_train_with_batch_norm(
+    run, few_images, grey_folder, batch_size
+):
+    # Clients with 1, 2 and 5 images, whose last feature map is 1 x 1.
+    settings = few_images | SMALL | {"batch_size": batch_size}
+    settings["data_path"] = grey_folder(a=1, b=2, c=5)
+    outcome = run(3, **settings)
+    assert [line["clients_trained"] for line in outcome.tuning] == [3, 3]
+    assert sorted({each.num_examples for each in outcome.trained}) == [1, 2, 5]
+    for each in outcome.trained:
+        moved = each.received()["classifier.weight"] - each.sent()["classifier.weight"]
+        assert np.abs(moved).max() > 0
+
+
+@pytest.mark.parametrize("optimizer", ["fedavg", "scaffold"])
+def test_a_client_without_images_is_left_out(run, grey_folder, optimizer):
+    settings = LP | {"dataset": "imagefolder", "data_path": grey_folder(a=2, b=2)}
+    outcome = run(6, optimizer=optimizer, **settings)
+    assert [line["clients_trained"] for line in outcome.tuning] == [4] * 3
+    good = [e for e in outcome.trained if e.round == 1 and e.num_examples]
+    after = next(e for e in outcome.trained if e.round == 2).sent()
+    assert np.abs(after["classifier.weight"] - mean_of(good)).max() <= 1e-6
+
+
+def test_the_costs_are_of_those_who_trained(run):
+    def break_one(message, context):
+        if number_of(message) and context.node_config["partition-id"] == 1:
+            raise OSError("The disk is gone.")
+
+    outcome = run(3, disturb=break_one, **LP | {"rounds": 1})
+    first, last = outcome.metrics[-2:]
+    assert last["paper_upload_bytes"] - first["paper_upload_bytes"] == 4 * 640 * 2

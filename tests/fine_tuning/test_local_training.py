@@ -1,0 +1,177 @@
+"""SGD at a client, against steps taken by hand."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from fed3r_app.local_training import TrainingSettings, train
+from fed3r_app.softmax_model import (
+    SoftmaxModel,
+    digest_of,
+    load_arrays,
+    random_classifier,
+)
+
+N, D, C = 23, 5, 3
+
+
+def settings(**changes):
+    values = {
+        "epochs": 1,
+        "batch_size": 8,
+        "lr": 0.1,
+        "weight_decay": 0.01,
+        "temperature": 0.5,
+    }
+    return TrainingSettings(**values | changes)
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def samples():
+    Z = torch.randn(N, D, generator=generator())
+    return Z, torch.randint(0, C, (N,), generator=generator(1))
+
+
+@pytest.fixture
+def linear():
+    arrays = random_classifier(D, C, intercept=True, seed=0)
+    return SoftmaxModel(None, arrays["classifier.weight"], arrays["classifier.bias"])
+
+
+def network():
+    """Return a small network with batch norm and dropout, on images of 4 x 4."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        body = nn.Sequential(
+            nn.Conv2d(1, 4, 3, stride=4), nn.BatchNorm2d(4), nn.Flatten(), nn.Dropout()
+        )
+        return SoftmaxModel(body, torch.randn(C, 4), None)
+
+
+def run(model, Z, y, how, names=None, correction=None, seed=0):
+    places = dict(model.named_parameters())
+    trained = {name: places[name] for name in names or places}
+    return train(model, trained, Z.__getitem__, y, how, generator(seed), correction)
+
+
+def test_a_step_is_sgd_with_weight_decay_on_the_scaled_logits(linear, samples):
+    Z, y = samples
+    expected = copy.deepcopy(linear)
+    loss = cross_entropy(expected(Z) / 0.5, y)
+    loss.backward()
+    outcome = run(linear, Z, y, settings(batch_size=N))
+    assert outcome.steps == 1
+    assert outcome.loss == pytest.approx(float(loss), rel=1e-6)
+    for before, after in zip(expected.parameters(), linear.parameters(), strict=True):
+        step = before.grad + 0.01 * before
+        torch.testing.assert_close(after, before - 0.1 * step)
+
+
+def test_the_correction_is_added_to_every_gradient(linear, samples):
+    Z, y = samples
+    plain = copy.deepcopy(linear)
+    correction = {k: torch.ones_like(v) for k, v in linear.named_parameters()}
+    run(plain, Z, y, settings(batch_size=N))
+    run(linear, Z, y, settings(batch_size=N), correction=correction)
+    for one, other in zip(plain.parameters(), linear.parameters(), strict=True):
+        torch.testing.assert_close(other, one - 0.1)
+
+
+# 23 = 8 + 8 + 7; 17 = 8 + 9, the last one not left alone; 1 is alone anyway.
+@pytest.mark.parametrize(
+    ("n", "batch_size", "steps"),
+    [(23, 8, 3), (17, 8, 2), (16, 8, 2), (9, 8, 1), (1, 8, 1), (3, 1, 2), (0, 8, 0)],
+)
+def test_every_sample_is_seen_once_an_epoch(linear, samples, n, batch_size, steps):
+    Z, y = samples[0][:n], samples[1][:n]
+    seen = []
+
+    def read(batch):
+        seen.extend(batch.tolist())
+        return Z[batch]
+
+    how = settings(epochs=2, batch_size=batch_size)
+    outcome = train(linear, dict(linear.named_parameters()), read, y, how, generator())
+    assert outcome.steps == 2 * steps
+    assert sorted(seen[:n]) == sorted(seen[n:]) == list(range(n))
+
+
+def test_only_the_named_parameters_move(samples):
+    model, images = network(), torch.randn(6, 1, 4, 4, generator=generator())
+    y = torch.arange(6) % C
+    for names in (["classifier.weight"], ["backbone.0.weight", "backbone.1.bias"]):
+        before = {k: v.clone() for k, v in model.state_dict().items()}
+        run(model, images, y, settings(), names)
+        moved = [
+            k for k, v in model.state_dict().items() if not torch.equal(v, before[k])
+        ]
+        assert moved == names
+
+
+def test_frozen_batch_norm_does_not_look_at_the_batch():
+    model, images = network(), torch.randn(6, 1, 4, 4, generator=generator())
+    before = {k: v.clone() for k, v in model.running_statistics().items()}
+    run(model, images, torch.arange(6) % C, settings())
+    for name, value in model.running_statistics().items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize(("n", "batch_size"), [(1, 8), (2, 1), (9, 8), (3, 2)])
+def test_batches_of_one_small_image_train_with_batch_norm(n, batch_size):
+    model, images = network(), torch.randn(n, 1, 4, 4, generator=generator())
+    how = settings(batch_size=batch_size, train_batch_norm=True)
+    run(model, images, torch.arange(n) % C, how)
+    assert all(torch.isfinite(value).all() for value in model.state_dict().values())
+    follows = not torch.equal(model.backbone[1].running_mean, torch.zeros(4))
+    assert follows == (n > 1)  # two in batches of one are one batch of two
+
+
+def test_training_draws_nothing_but_from_its_generator():
+    images, y = torch.randn(6, 1, 4, 4, generator=generator()), torch.arange(6) % C
+    how, states = settings(train_batch_norm=True, epochs=3), []
+    for seed in (1, 2):
+        model = network()
+        torch.manual_seed(seed)
+        run(model, images, y, how)
+        states.append(model.state_dict())
+    for name, value in states[0].items():
+        assert torch.equal(value, states[1][name]), name
+
+
+def test_a_loss_that_is_not_finite_stops_at_once(linear, samples):
+    Z, y = samples
+    with pytest.raises(
+        ValueError, match=r"loss became nan after 0 steps with lr = 0\.1"
+    ):
+        run(linear, Z * torch.nan, y, settings())
+    with pytest.raises(ValueError, match=r"loss became .* after 1 steps .* Lower lr"):
+        run(linear, Z, y, settings(lr=3e38, epochs=2, batch_size=N))
+
+
+def test_arrays_of_another_model_are_refused(linear):
+    with pytest.raises(ValueError, match=r"'classifier.weight' must fit .*\(2, 2\)"):
+        load_arrays(linear, {"classifier.weight": torch.zeros(2, 2)})
+    with pytest.raises(ValueError, match=r"'other' must fit .* no such array"):
+        load_arrays(linear, {"other": torch.zeros(2)})
+
+
+def test_a_digest_names_values_names_and_shapes():
+    arrays = {"a": torch.arange(6.0), "b": torch.zeros(2)}
+    digest = digest_of(arrays)
+    assert digest_of(dict(reversed(arrays.items()))) == digest
+    changed = arrays["a"].clone()
+    changed[0] = torch.nextafter(changed[0], torch.tensor(1.0))
+    for other in (
+        {"a": changed, "b": arrays["b"]},
+        {"a": arrays["a"].reshape(2, 3), "b": arrays["b"]},
+        {"c": arrays["a"], "b": arrays["b"]},
+        {"a": arrays["a"].double(), "b": arrays["b"]},
+    ):
+        assert digest_of(other) != digest

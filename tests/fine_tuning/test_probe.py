@@ -1,0 +1,114 @@
+"""The probe is Fed3R on the fine-tuned backbone; refit saves its classifier."""
+
+import numpy as np
+import pytest
+import torch
+
+from fed3r_app.backbones import load_backbone
+from fed3r_app.cli import main as fed3r
+from fed3r_app.core import RidgeStatistics, predict, solve_ridge
+from fed3r_app.data import load_dataset, split_rows
+from fed3r_app.features import extract_features
+from fed3r_app.softmax_model import tuned_backbone
+
+CPU = torch.device("cpu")
+# float64 uploads, and a lambda that leaves the problem well conditioned.
+EXACT = {"upload_dtype": "float64", "ridge_lambda": 1.0, "rounds": 1}
+
+
+def features(model, images, rows):
+    backbone = load_backbone(model.backbone, model.weights, model.image_size)
+    tuned = tuned_backbone(backbone, model.backbone_arrays)
+    return extract_features(tuned, images, rows, device=CPU)
+
+
+def fed3r_again(model, data, num_clients):
+    """Return Fed3R's W on the features of a saved backbone, client by client."""
+    stats = RidgeStatistics.zeros(model.feature_map.d, len(data.class_names))
+    for rows in split_rows(data, "by-class", num_clients, 0.1, 0):
+        y = torch.from_numpy(data.train.labels[rows])
+        Z = features(model, data.train, rows)
+        stats = stats + RidgeStatistics.of(Z, y, len(data.class_names))
+    return solve_ridge(stats, EXACT["ridge_lambda"])
+
+
+def accuracy(model, data, W):
+    Z = features(model, data.test, np.arange(len(data.test)))
+    y = torch.from_numpy(data.test.labels.copy())
+    right = predict(Z, W, model.present) == y
+    return float(right.double().mean())
+
+
+def relative(W, expected):
+    return float((W - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"finetune": "feat"},
+        {"finetune": "full", "method": "none", "batch_norm": "train"},
+        {"finetune": "feat", "method": "fedncm"},
+    ],
+    ids=["feat", "full", "after class means"],
+)
+def test_the_probe_is_fed3r_on_the_saved_backbone(run, few_photos, settings):
+    settings = few_photos | EXACT | settings
+    probed = run(2, run_name="probed", probe=True, **settings)
+    data = load_dataset("imagefolder", few_photos["data_path"])
+    W = fed3r_again(probed.model, data, 2)
+    summary = probed.summary
+    assert summary["probe_accuracy"] == accuracy(probed.model, data, W)
+    assert summary["accuracy"] == accuracy(probed.model, data, probed.model.W)
+
+
+def test_refit_saves_the_classifier_of_the_probe(run, few_photos, same_model):
+    settings = few_photos | EXACT | {"finetune": "feat", "lr": 1e-4}
+    probed = run(2, run_name="probed", probe=True, **settings).model
+    refitted = run(2, refit=True, **settings)
+    data = load_dataset("imagefolder", few_photos["data_path"])
+    W = fed3r_again(probed, data, 2)
+    # The same features, in sums of another order: float64 rounding times the
+    # condition number ||A|| / lambda, some 1e5.
+    assert relative(refitted.model.W, W) <= 1e-9
+    assert relative(probed.W, W) > 1e-3  # the softmax's own classifier is another
+    assert refitted.model.ridge_lambda == EXACT["ridge_lambda"]
+    assert refitted.summary["probe_accuracy"] is not None
+    for name, value in refitted.model.backbone_arrays.items():
+        assert torch.equal(value, probed.backbone_arrays[name])
+
+
+def test_what_the_probe_sends_is_counted(run, few_images):
+    settings = few_images | {"finetune": "feat", "rounds": 1}
+    without = run(2, run_name="without", **settings).summary
+    probed = run(2, probe=True, **settings).summary
+    assert probed["upload_bytes"] > without["upload_bytes"]
+    # The backbone goes to both clients, 4 bytes a parameter.
+    down = probed["download_bytes"] - without["download_bytes"]
+    assert down >= 2 * 4 * 341_792
+    dense = 2 * 4 * (1024**2 + 1024 * 4)
+    assert probed["paper_upload_bytes"] - without["paper_upload_bytes"] == dense
+
+
+@pytest.mark.parametrize("refit", [False, True])
+def test_a_fine_tuned_model_classifies_files(
+    run, few_photos, few_digits, capsys, refit
+):
+    settings = few_photos | EXACT | {"finetune": "full", "batch_norm": "train"}
+    outcome = run(2, refit=refit, **settings)
+    images = sorted((few_digits / "test").glob("*/*.png"))
+    capsys.readouterr()
+    assert fed3r(["predict", str(outcome.directory), *map(str, images)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    model, data = outcome.model, load_dataset("imagefolder", str(few_digits))
+    scores = model.scores(features(model, data.test, np.arange(len(data.test))))
+    assert len(lines) == len(images) == 12
+    for line, path, row in zip(lines, images, scores, strict=True):
+        name = model.class_names[int(row.argmax())]
+        assert line.startswith(f"{path}: {name} (")
+    right = [
+        f": {path.parent.name} (" in line
+        for path, line in zip(images, lines, strict=True)
+    ]
+    key = "probe_accuracy" if refit else "accuracy"
+    assert np.mean(right) == outcome.summary[key]

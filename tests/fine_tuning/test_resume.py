@@ -1,0 +1,173 @@
+"""Checkpoints: what goes on from one ends where an uninterrupted run ends."""
+
+import logging
+
+import numpy as np
+import pytest
+import torch
+
+from fed3r_app.run_errors import RunError
+
+LP = {"finetune": "lp", "partition": "by-class", "clients_per_round": 3, "lr": 0.01}
+MOMENTUM = {"fedavg": {}, "fedavgm": {"server_momentum": 0.9}}
+
+
+def in_two_parts(run, num_clients, settings, first=2, rounds=4):
+    """Return the outcome of a run at once and of one that was resumed."""
+    whole = run(num_clients, run_name="whole", **settings | {"rounds": rounds})
+    run(num_clients, run_name="parts", **settings | {"rounds": first})
+    again = settings | {"rounds": rounds, "resume": True}
+    return whole, run(num_clients, run_name="parts", **again)
+
+
+@pytest.mark.parametrize("optimizer", MOMENTUM)
+@pytest.mark.parametrize("method", ["fed3r", "none", "fed3r-rf"])
+def test_a_resumed_run_ends_with_the_same_bits(run, same_model, optimizer, method):
+    settings = LP | {"optimizer": optimizer, "method": method, "rf_dim": 100}
+    whole, parts = in_two_parts(run, 10, settings | MOMENTUM[optimizer])
+    same_model(parts.model, whole.model)
+    assert {e.round for e in parts.trained} == {3, 4}
+    for key in ("accuracy", "best_accuracy", "best_round", "rounds", "temperature"):
+        assert parts.summary[key] == whole.summary[key]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"finetune": "feat", "optimizer": "fedavgm", "batch_norm": "train"},
+        {"finetune": "full", "optimizer": "fedavg", "method": "none"},
+    ],
+    ids=["feat", "full"],
+)
+def test_a_resumed_network_ends_with_the_same_bits(
+    run, few_images, same_model, settings
+):
+    whole, parts = in_two_parts(run, 2, few_images | settings, first=1, rounds=2)
+    same_model(parts.model, whole.model)
+
+
+def test_the_metrics_of_a_resumed_run_have_no_gap(run):
+    whole, parts = in_two_parts(run, 10, LP)
+    numbers = [line["round"] for line in parts.metrics]
+    assert numbers == list(range(1, len(whole.metrics) + 1))
+    for one, other in zip(whole.metrics, parts.metrics, strict=True):
+        for key in ("accuracy", "train_loss", "clients_trained", "paper_upload_bytes"):
+            assert one.get(key) == other.get(key)
+    # Real bytes: the clients say hello once more, and that is all.
+    extra = parts.summary["upload_bytes"] - whole.summary["upload_bytes"]
+    assert 0 < extra < 10 * 200
+
+
+def test_a_run_stopped_in_a_round_goes_on_as_if_it_had_not_been(run, same_model):
+    def stop(message, context):
+        if message.content.config_records["config"].get("server-round") == 3:
+            raise OSError("The power is gone.")
+
+    whole = run(10, run_name="whole", rounds=5, **LP)
+    with pytest.raises(RunError, match="The power is gone"):
+        run(10, disturb=stop, rounds=5, **LP)
+    resumed = run(10, rounds=5, resume=True, **LP)
+    same_model(resumed.model, whole.model)
+
+
+def test_resuming_a_finished_run_changes_nothing(run, same_model):
+    before = run(10, rounds=2, **LP)
+    model, best = before.model, before.best
+    after = run(10, rounds=2, resume=True, **LP)
+    assert not after.trained
+    same_model(after.model, model)
+    same_model(after.best, best)
+    assert after.summary["accuracy"] is not None
+
+
+def test_scaffold_goes_on_with_all_variates_at_zero_and_says_so(run, caplog):
+    settings = LP | {"optimizer": "scaffold", "method": "none"}
+    run(10, rounds=3, **settings)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        resumed = run(10, rounds=5, resume=True, **settings)
+    assert "control variates all start at zero again" in caplog.text
+    fourth = [each for each in resumed.trained if each.round == 4]
+    for each in fourth:
+        # The server's is the mean of the clients', which are lost: zero as well.
+        assert not each.sent("control")["classifier.weight"].any()
+    assert np.isfinite(resumed.model.W.numpy()).all()
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "empty"])
+def test_a_damaged_checkpoint_ends_in_a_sentence(run, damage):
+    path = run(4, rounds=1, **LP).directory / "checkpoint.safetensors"
+    data = bytearray(path.read_bytes())
+    if damage == "flipped":
+        data[-5] ^= 1
+    else:
+        data = data[: len(data) // 2] if damage == "truncated" else b""
+    path.write_bytes(data)
+    with pytest.raises(RunError, match=r"checkpoint\.safetensors must hold the checkp"):
+        run(4, rounds=2, resume=True, **LP)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("lr", 0.5),
+        ("optimizer", "scaffold"),
+        ("local_epochs", 2),
+        ("batch_size", 7),
+        ("weight_decay", 0.5),
+        ("server_lr", 0.5),
+        ("temperature", 0.5),
+        ("clients_per_round", 1),
+        ("seed", 3),
+        ("ridge_lambda", 3.0),
+    ],
+)
+def test_a_changed_setting_is_named_and_the_model_stays(run, same_model, key, value):
+    before = run(4, rounds=1, **LP).model
+    name = key.replace("_", "-")
+    with pytest.raises(RunError, match=f"{name} must be .* as in the run to go on"):
+        run(4, resume=True, **LP | {"rounds": 2, key: value})
+    same_model(run.last.model, before)
+
+
+def test_another_variant_can_not_go_on(run):
+    run(4, rounds=1, method="none", **LP)
+    with pytest.raises(RunError, match="method must be 'none' as in the run to go on"):
+        run(4, rounds=2, resume=True, **LP)
+
+
+def test_fine_tuning_can_be_added_to_a_finished_closed_form(run, same_model):
+    whole = run(10, run_name="whole", rounds=2, **LP)
+    run(10, **LP | {"finetune": "none"})
+    added = run(10, rounds=2, resume=True, **LP)
+    same_model(added.model, whole.model)
+
+
+def test_early_stopping_stops_after_so_many_evaluations_without_a_gain(run):
+    still = LP | {"lr": 1e-12}  # too small to change a prediction
+    outcome = run(10, rounds=20, early_stopping=3, **still)
+    assert len(outcome.tuning) == 4
+    assert len(run(10, rounds=5, run_name="never", **still).tuning) == 5
+
+
+def test_a_run_that_stopped_early_does_not_start_again(run):
+    still = LP | {"lr": 1e-12, "early_stopping": 2, "rounds": 20}
+    run(10, **still)
+    assert not run(10, resume=True, **still).trained
+
+
+def test_the_best_model_is_the_best_and_the_last_is_the_last(run):
+    outcome = run(10, rounds=8, **LP | {"lr": 0.1})  # too large: it goes up and down
+    accuracies = [line["accuracy"] for line in outcome.tuning]
+    best = max(accuracies)
+    assert accuracies[-1] < best  # or this test shows nothing
+    summary = outcome.summary
+    assert (summary["best_accuracy"], summary["accuracy"]) == (best, accuracies[-1])
+    first = next(line for line in outcome.tuning if line["accuracy"] == best)
+    assert summary["best_round"] == first["round"]
+    after_best = next(
+        each.sent()["classifier.weight"]
+        for each in outcome.trained
+        if each.round == accuracies.index(best) + 2
+    )
+    assert torch.equal(outcome.best.W.T.float(), torch.tensor(after_best))
+    assert not torch.equal(outcome.best.W, outcome.model.W)

@@ -1,0 +1,63 @@
+"""Who trains in a round: seeded, distinct, and in no order that shows."""
+
+import random
+
+import pytest
+
+LP = {"finetune": "lp", "method": "none", "partition": "iid", "rounds": 6}
+
+
+def test_a_round_has_so_many_distinct_clients(run):
+    cohorts = run(10, clients_per_round=4, **LP).cohorts()
+    assert list(cohorts) == [1, 2, 3, 4, 5, 6]
+    for clients in cohorts.values():
+        assert len(clients) == len(set(clients)) == 4
+    assert len({tuple(clients) for clients in cohorts.values()}) > 1
+    assert len(set().union(*cohorts.values())) > 4
+
+
+def test_zero_and_more_than_there_are_mean_all(run):
+    for name, kappa in (("zero", 0), ("many", 99)):
+        settings = LP | {"rounds": 2, "run_name": name}
+        cohorts = run(3, clients_per_round=kappa, **settings).cohorts()
+        assert cohorts == {1: [0, 1, 2], 2: [0, 1, 2]}
+
+
+def test_a_seed_means_the_same_cohorts_whatever_pythons_own_random_numbers(run):
+    random.seed(1)
+    one = run(10, clients_per_round=3, seed=5, run_name="one", **LP)
+    random.seed(2)
+    two = run(10, clients_per_round=3, seed=5, run_name="two", **LP)
+    other = run(10, clients_per_round=3, seed=6, run_name="other", **LP)
+    assert one.cohorts() == two.cohorts() != other.cohorts()
+
+
+@pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "scaffold"])
+@pytest.mark.parametrize("method", ["fed3r", "none"])
+def test_a_run_again_gives_the_same_bits_in_whatever_order_replies_come(
+    run, same_model, optimizer, method
+):
+    settings = LP | {"method": method, "optimizer": optimizer, "partition": "by-class"}
+    models = [
+        run(10, clients_per_round=5, shuffle=seed, run_name=f"{seed}", **settings).model
+        for seed in (None, 1, 2)
+    ]
+    if method == "none":
+        same_model(models[0], models[1])
+        same_model(models[0], models[2])
+    else:
+        # The sums of the closed form are float64: the order shows in their last bits.
+        for model in models[1:]:
+            assert float((model.W - models[0].W).abs().max()) <= 1e-6
+
+
+@pytest.mark.parametrize("batch_norm", ["frozen", "train"])
+def test_a_network_trains_to_the_same_bits_again(
+    run, few_photos, same_model, batch_norm
+):
+    settings = few_photos | {"method": "none", "finetune": "full", "rounds": 1}
+    one, two = (
+        run(2, run_name=name, batch_norm=batch_norm, **settings).model
+        for name in ("one", "two")
+    )
+    same_model(one, two)

@@ -1,0 +1,93 @@
+"""The temperature: measured at the clients, and only for a start in closed form."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from fed3r_app.backbones import load_backbone
+from fed3r_app.data import load_dataset
+from fed3r_app.features import extract_features
+
+GRID = [10 ** (step / 4) for step in range(-12, 5)]
+LP = {"finetune": "lp", "partition": "by-class", "rounds": 1, "clients_per_round": 0}
+
+
+def pooled_losses(W, temperatures):
+    """Return the mean cross-entropy of all training images at some temperatures."""
+    train = load_dataset("digits", "").train
+    backbone = load_backbone("pixels", "none", 8)
+    rows = np.arange(len(train))
+    Z = extract_features(backbone, train, rows, device=torch.device("cpu")).double()
+    y = torch.from_numpy(train.labels.copy())
+    return [float(cross_entropy(Z @ W / t, y)) for t in temperatures]
+
+
+def question_of(outcome):
+    return outcome.trained[0].question.config_records["config"]
+
+
+def test_auto_takes_the_least_loss_of_all_images(run):
+    W = run(10, run_name="start", **LP | {"finetune": "none"}).model.W
+    outcome = run(10, temperature="auto", **LP)
+    losses = pooled_losses(W, GRID)
+    best = GRID[int(np.argmin(losses))]
+    assert outcome.summary["temperature"] == pytest.approx(best)
+    assert question_of(outcome)["temperature"] == pytest.approx(best)
+    # The paper's finding: a clear minimum below 1, not at an end of the grid.
+    at_one = losses[GRID.index(1.0)]
+    assert GRID[0] < best < 1
+    assert min(losses) < at_one / 2
+    asked = [each for each in outcome.exchanges if each.kind == "query.temperature"]
+    assert sorted(each.client for each in asked) == list(range(10))  # in one exchange
+
+
+def test_auto_is_measured_on_who_replies(run):
+    def fail(message, context):
+        if "temperature" in message.metadata.message_type:
+            assert context.node_config["partition-id"] != 1
+
+    whole = run(10, temperature="auto", run_name="whole", **LP)
+    partial = run(10, temperature="auto", disturb=fail, **LP)
+    assert partial.summary["temperature"] == whole.summary["temperature"]
+
+
+def test_a_resumed_run_keeps_the_temperature_it_measured(run, same_model):
+    whole = run(10, temperature="auto", run_name="whole", **LP | {"rounds": 2})
+    run(10, temperature="auto", **LP)
+    resumed = run(10, temperature="auto", resume=True, **LP | {"rounds": 2})
+    assert not any("temperature" in each.kind for each in resumed.exchanges)
+    same_model(resumed.model, whole.model)
+
+
+@pytest.mark.parametrize("temperature", [0.1, "auto"])
+def test_a_random_start_has_temperature_1(run, temperature):
+    outcome = run(4, method="none", temperature=temperature, **LP)
+    assert outcome.summary["temperature"] == 1.0
+    assert question_of(outcome)["temperature"] == 1.0
+    assert not any("temperature" in each.kind for each in outcome.exchanges)
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.7])
+def test_the_reported_loss_is_at_the_temperature(run, temperature):
+    W = run(10, run_name="start", **LP | {"finetune": "none"}).model.W
+    still = LP | {"lr": 1e-12, "batch_size": 2000}
+    outcome = run(10, temperature=temperature, **still)
+    (expected,) = pooled_losses(W.float().double(), [temperature])
+    # float32 means of some hundred losses.
+    assert outcome.tuning[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_softmax_step_is_that_of_the_scaled_logits(run):
+    lr, t = 0.01, 0.1
+    settings = LP | {"batch_size": 2000, "lr": lr, "weight_decay": 0.0}
+    outcome = run(1, temperature=t, **settings)
+    start = outcome.trained[0].sent()["classifier.weight"]
+    x = torch.tensor(start, dtype=torch.float64, requires_grad=True)
+    train = load_dataset("digits", "").train
+    rows = np.arange(len(train))
+    backbone = load_backbone("pixels", "none", 8)
+    Z = extract_features(backbone, train, rows, device=torch.device("cpu")).double()
+    cross_entropy(Z @ x.T / t, torch.from_numpy(train.labels.copy())).backward()
+    expected = (x - lr * x.grad).detach()
+    assert float((outcome.model.W.T - expected).abs().max()) <= 1e-6
