@@ -17,6 +17,7 @@ from fed3r_app.data import DataSet, load_dataset, split_rows
 from fed3r_app.devices import cache_dir, resolve_device
 from fed3r_app.features import cached_features, extract_features
 from fed3r_app.image_batches import ImageBatches
+from fed3r_app.progress import Progress
 from fed3r_app.softmax_model import tuned_backbone
 
 
@@ -98,9 +99,15 @@ class Node:
     def _read_features(self) -> ReadFeatures:
         images, device = self._dataset().train, self.device
         dtype = self.config.extract_dtype
+        progress = Progress(f"client {self.client_id}, images")
         if self._is_tuned:  # never asked for again: not worth a place in the cache
             return partial(
-                extract_features, self.backbone, images, device=device, dtype=dtype
+                extract_features,
+                self.backbone,
+                images,
+                device=device,
+                dtype=dtype,
+                progress=progress,
             )
         return partial(
             cached_features,
@@ -109,4 +116,5 @@ class Node:
             device=device,
             dtype=dtype,
             cache_dir=cache_dir(),
+            progress=progress,
         )

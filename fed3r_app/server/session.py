@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import cached_property
 from logging import INFO, WARNING
 
@@ -20,10 +19,9 @@ from fed3r_app.devices import cache_dir, resolve_device
 from fed3r_app.features import cached_features
 from fed3r_app.flop_memory import forward_flops
 from fed3r_app.held_out import HeldOut
+from fed3r_app.progress import Progress
 from fed3r_app.run_directory import RunDirectory
 from strategies import Roster, meet_clients
-
-_PROGRESS_SECONDS = 5.0
 
 
 class Session:
@@ -115,17 +113,3 @@ class Session:
             cache_dir=cache_dir(),
             progress=Progress("test images"),
         )
-
-
-class Progress:
-    """Logs progress, not more often than every few seconds."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._last = time.monotonic()
-
-    def __call__(self, done: int, total: int) -> None:
-        """Note that so many are done."""
-        if time.monotonic() - self._last > _PROGRESS_SECONDS:
-            self._last = time.monotonic()
-            log(INFO, "%s: %d of %d", self._what, done, total)

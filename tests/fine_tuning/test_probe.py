@@ -52,30 +52,29 @@ def relative(W, expected):
     ],
     ids=["feat", "full", "after class means"],
 )
-def test_the_probe_is_fed3r_on_the_saved_backbone(run, few_photos, settings):
-    settings = few_photos | EXACT | settings
-    probed = run(2, run_name="probed", probe=True, **settings)
+def test_refit_saves_fed3r_on_the_fine_tuned_backbone(run, few_photos, settings):
+    outcome = run(2, refit=True, **few_photos | EXACT | settings)
+    model, softmax = outcome.model, outcome.best  # after one round: the last one, too
     data = load_dataset("imagefolder", few_photos["data_path"])
-    W = fed3r_again(probed.model, data, 2)
-    summary = probed.summary
-    assert summary["probe_accuracy"] == accuracy(probed.model, data, W)
-    assert summary["accuracy"] == accuracy(probed.model, data, probed.model.W)
+    W = fed3r_again(model, data, 2)
+    # The same features in sums of another order: float64 rounding times the condition
+    # number ||A|| / lambda, some 1e5.
+    assert relative(model.W, W) <= 1e-9
+    assert model.ridge_lambda == EXACT["ridge_lambda"]
+    assert relative(softmax.W, W) > 1e-3  # the softmax's own classifier is another
+    for name, value in softmax.backbone_arrays.items():
+        assert torch.equal(value, model.backbone_arrays[name])
+    assert outcome.summary["probe_accuracy"] == accuracy(model, data, W)
+    assert outcome.summary["accuracy"] == accuracy(softmax, data, softmax.W)
 
 
-def test_refit_saves_the_classifier_of_the_probe(run, few_photos, same_model):
-    settings = few_photos | EXACT | {"finetune": "feat", "lr": 1e-4}
-    probed = run(2, run_name="probed", probe=True, **settings).model
-    refitted = run(2, refit=True, **settings)
-    data = load_dataset("imagefolder", few_photos["data_path"])
-    W = fed3r_again(probed, data, 2)
-    # The same features, in sums of another order: float64 rounding times the
-    # condition number ||A|| / lambda, some 1e5.
-    assert relative(refitted.model.W, W) <= 1e-9
-    assert relative(probed.W, W) > 1e-3  # the softmax's own classifier is another
-    assert refitted.model.ridge_lambda == EXACT["ridge_lambda"]
-    assert refitted.summary["probe_accuracy"] is not None
-    for name, value in refitted.model.backbone_arrays.items():
-        assert torch.equal(value, probed.backbone_arrays[name])
+def test_a_probe_alone_saves_the_softmax(run, few_images):
+    outcome = run(2, probe=True, **few_images | EXACT | {"finetune": "feat"})
+    data = load_dataset("imagefolder", few_images["data_path"])
+    model = outcome.model
+    assert outcome.summary["accuracy"] == accuracy(model, data, model.W)
+    W = fed3r_again(model, data, 2)
+    assert outcome.summary["probe_accuracy"] == accuracy(model, data, W)
 
 
 def test_what_the_probe_sends_is_counted(run, few_images):
