@@ -33,6 +33,9 @@ _ENVIRONMENT = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # The clients keep all processors busy: threads of the server that wait in a loop
+    # for one another would make its small products many times slower.
+    "OMP_WAIT_POLICY": "PASSIVE",
 }
 
 

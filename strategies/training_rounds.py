@@ -25,6 +25,9 @@ from fed3r_app.wire import FIXED, RUNNING, count_bytes
 from strategies.exchange import exchange
 from strategies.roster import Roster
 
+# record -> array -> shape
+Shapes = dict[str, dict[str, tuple[int, ...]]]
+
 
 @dataclass(frozen=True, eq=False)
 class TrainedRound:
@@ -99,9 +102,9 @@ class TrainingRounds:
         messages = [self._complete(message, running) for message in messages]
         down = sum(count_bytes(message.content) for message in messages)
         replies = list(exchange(grid, messages, timeout=timeout))
-        good, up = self._sort_out(replies, nodes, arrays)
+        good, up = self._sort_out(replies, nodes, _to_come_back(messages[0]))
         if not good:
-            reason = next(iter(self._failures.values()), "no reply")
+            reason = next(iter(self._failures.values()))
             raise RunError(
                 f"All {len(nodes)} clients of round {number} failed; one said: {reason}"
             )
@@ -132,12 +135,11 @@ class TrainingRounds:
         )
 
     def _sort_out(
-        self, replies: Iterable[Message], nodes: dict[int, str], sent: ArrayRecord
+        self, replies: Iterable[Message], nodes: dict[int, str], expected: Shapes
     ) -> tuple[list[Message], int]:
         """Return the valid replies in the order of the clients, and all bytes."""
         good: dict[int, Message] = {}
-        up = 0
-        self._failures = dict.fromkeys(nodes.values(), "no reply")
+        up, self._failures = 0, {}
         for reply in replies:
             node = reply.metadata.src_node_id
             if node not in nodes:
@@ -148,11 +150,14 @@ class TrainingRounds:
                 continue
             up += count_bytes(reply.content)
             self._have_fixed.add(node)
-            if problem := _problem(reply, sent):
+            if problem := _problem(reply, expected):
                 self._fail(nodes[node], problem)
             else:
                 good[node] = reply
                 self._note_lost_state(node, nodes[node], reply)
+        for node, client in nodes.items():
+            if node not in good and client not in self._failures:
+                self._fail(client, "no reply")
         # The order of arrival must not show in the sums.
         return [good[node] for node in nodes if node in good], up
 
@@ -227,21 +232,31 @@ def _average_running(replies: Sequence[Message]) -> ArrayRecord | None:
     return aggregate_arrayrecords(contents, "num-examples") if contents else None
 
 
-def _problem(reply: Message, sent: ArrayRecord) -> str | None:
+def _to_come_back(question: Message) -> Shapes:
+    """Return the shapes of what a question holds and its reply must hold too."""
+    records = question.content.array_records.items()
+    return {key: _shapes(record) for key, record in records if key != FIXED}
+
+
+def _problem(reply: Message, expected: Shapes) -> str | None:
     """Return why a reply can't be averaged in, else None."""
     records = reply.content.array_records
     if "arrays" not in records or "metrics" not in reply.content.metric_records:
         return "its reply has no arrays or no metrics"
     if not _num_examples(reply):
         return "it has no images"
-    shapes = {name: array.numpy().shape for name, array in records["arrays"].items()}
-    if shapes != {name: tuple(array.shape) for name, array in sent.items()}:
+    if {key: _shapes(record) for key, record in records.items()} != expected:
         return "its arrays are not those it was sent"
     for record in records.values():
         for name, array in record.items():
             if not np.isfinite(array.numpy()).all():
                 return f"its {name} is not finite"
     return None
+
+
+def _shapes(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
+    # Of the data itself: what a reply says about it may be wrong.
+    return {name: array.numpy().shape for name, array in record.items()}
 
 
 def _num_examples(reply: Message) -> int:

@@ -12,6 +12,8 @@ from fed3r_app.core.statistics import (
     mirror_upper,
 )
 
+_BLOCK = 256
+
 
 class RunningSum:
     """The sum of all contributions added so far.
@@ -76,7 +78,11 @@ class RunningSum:
             self._fold_waiting()
 
     def _fold_waiting(self) -> None:
-        if self._waiting:
-            R = torch.cat(self._waiting)
-            self._A.addmm_(R.T, R)
-            self._waiting, self._waiting_rows = [], 0
+        if not self._waiting:
+            return
+        R = torch.cat(self._waiting)
+        # Blocks of rows from the diagonal on: what lies below is mirrored in the end.
+        for start in range(0, R.shape[1], _BLOCK):
+            block = slice(start, start + _BLOCK)
+            self._A[block, start:].addmm_(R[:, block].T, R[:, start:])
+        self._waiting, self._waiting_rows = [], 0

@@ -143,10 +143,25 @@ def pivots_first(pivots: Tensor, d: int) -> Tensor:
     return torch.cat([pivots, others.nonzero().flatten()])
 
 
-def upper_indices(rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """Return the indices of an upper triangle or trapezium, row by row."""
-    indices = torch.triu_indices(rows, columns)
-    return indices[0], indices[1]
+def take_upper(M: Tensor) -> Tensor:
+    """Return the entries of an upper triangle or trapezium (r, d), row by row.
+
+    Slices, not indices: those would take four times the memory of the matrix.
+    """
+    rows = M.numpy()
+    parts = [row[start:] for start, row in enumerate(rows)]
+    return torch.from_numpy(np.concatenate([rows[:0].ravel(), *parts]))
+
+
+def put_upper(entries: AnyArray, rows: int, columns: int) -> Tensor:
+    """Return the matrix (rows, columns), float64, that ``take_upper`` took apart."""
+    M = torch.zeros(rows, columns, dtype=torch.float64)
+    begin = 0
+    for start, row in enumerate(M.numpy()):
+        end = begin + columns - start
+        row[start:] = entries[begin:end]
+        begin = end
+    return M
 
 
 def trapezium_size(rows: int, columns: int) -> int:

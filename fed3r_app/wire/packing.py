@@ -14,7 +14,7 @@ from fed3r_app.wire.layout import (
     Header,
     name_arrays,
     pivots_first,
-    upper_indices,
+    take_upper,
 )
 
 
@@ -86,13 +86,12 @@ def _factor_arrays(factor: StatisticsFactor, dtype: str) -> list[AnyArray]:
         num_present=len(factor.classes),
     )
     order = pivots_first(factor.pivots, factor.d)
-    trapezium = factor.R[:, order][upper_indices(len(factor.R), factor.d)]
     return [
         header.array(),
         factor.classes.numpy(),
         factor.counts.numpy(),
         factor.pivots.numpy(),
-        _cast(trapezium, dtype, "R"),
+        _cast(take_upper(factor.R[:, order]), dtype, "R"),
         _cast(factor.S, dtype, "S"),
     ]
 
@@ -103,7 +102,7 @@ def _packed_arrays(stats: RidgeStatistics, dtype: str) -> list[AnyArray]:
         _sum_header("packed", stats, dtype).array(),
         classes.numpy(),
         stats.counts[classes].numpy(),
-        _cast(stats.A[upper_indices(stats.d, stats.d)], dtype, "A"),
+        _cast(take_upper(stats.A), dtype, "A"),
         _cast(stats.b[:, classes], dtype, "b"),
     ]
 

@@ -8,14 +8,14 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics, StatisticsFactor
-from fed3r_app.core.statistics import check_same_space
+from fed3r_app.core.statistics import check_same_space, mirror_upper
 from fed3r_app.wire.layout import (
     AnyArray,
     Header,
     RecordError,
     pivots_first,
+    put_upper,
     read_array,
-    upper_indices,
 )
 
 # No honest sum comes near; with it, no product or sum of what arrives overflows.
@@ -97,8 +97,7 @@ def _unpack_factor(header: Header, arrays: dict[str, AnyArray]) -> StatisticsFac
     pivots = torch.from_numpy(arrays["pivots"])
     if len(set(pivots.tolist())) != header.rank or _outside(pivots, header.d):
         raise RecordError(f"pivots must be distinct columns below d = {header.d}.")
-    ordered = torch.zeros(header.rank, header.d, dtype=torch.float64)
-    ordered[upper_indices(header.rank, header.d)] = _float64(arrays["R"])
+    ordered = put_upper(arrays["R"], header.rank, header.d)
     if bool((ordered.diagonal() < 0).any()):  # float16 may round a small one to 0
         raise RecordError("R must have a positive diagonal.")
     R = torch.empty_like(ordered)
@@ -110,13 +109,12 @@ def _unpack_factor(header: Header, arrays: dict[str, AnyArray]) -> StatisticsFac
 
 def _unpack_packed(header: Header, arrays: dict[str, AnyArray]) -> RidgeStatistics:
     classes, counts = _read_classes(header, arrays)
-    stats = RidgeStatistics.zeros(header.d, header.num_classes)
-    upper = upper_indices(header.d, header.d)
-    stats.A[upper] = _float64(arrays["A"])
-    stats.A.T[upper] = stats.A[upper]
-    stats.b[:, classes] = _float64(arrays["b"])
-    stats.counts[classes] = counts
-    return stats
+    A = mirror_upper(put_upper(arrays["A"], header.d, header.d))
+    b = torch.zeros(header.d, header.num_classes, dtype=torch.float64)
+    b[:, classes] = _float64(arrays["b"])
+    all_counts = torch.zeros(header.num_classes, dtype=torch.int64)
+    all_counts[classes] = counts
+    return RidgeStatistics(A, b, all_counts)
 
 
 def _unpack_dense(header: Header, arrays: dict[str, AnyArray]) -> RidgeStatistics:

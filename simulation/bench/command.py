@@ -49,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
         names = ", ".join(NAMES)
         print(f"NAME must be one of {names}, got {unknown[0]!r}.", file=sys.stderr)
         return 2
-    # Here, not above: the other commands don't wait for torch.
+    # Threads that wait in a loop for one another make small products many times
+    # slower as soon as anything else runs. Read when torch is loaded, so first.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from simulation.bench.results import Options
 
     options = Options(arguments.quick, find_data(arguments.data))

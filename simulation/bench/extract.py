@@ -14,7 +14,7 @@ from torch import Tensor
 from fed3r_app.backbones import Backbone, load_backbone
 from fed3r_app.data import DataSet, ImageSet
 from fed3r_app.features import extract_features
-from simulation.bench.flower_runs import FlowerRuns
+from simulation.bench.flower_runs import FlowerRuns, Setting
 from simulation.bench.image_folder import load_images, make_image_folder
 from simulation.bench.material import say_what_is_real
 from simulation.bench.measure import NUM_THREADS, threads, timed
@@ -98,7 +98,7 @@ def _compare_whole_run(
             extract_features(backbone, part, np.arange(len(part)), device=_CPU)
 
     _, bare = timed(forward)
-    settings = {
+    settings: dict[str, Setting] = {
         "dataset": "imagefolder",
         "data-path": str(folder),
         "partition": "iid",

@@ -69,8 +69,9 @@ def load_features(data: Path | None, limit: int | None = None) -> Features:
     with np.load(path) as arrays:
         Z, Z_test = (arrays[k].astype(np.float32) for k in ("z_train", "z_test"))
         y, y_test = (arrays[k].astype(np.int64) for k in ("y_train", "y_test"))
-    tensors = map(torch.from_numpy, (Z[:limit], y[:limit], Z_test, y_test))
-    return Features(*tensors, num_classes=100, real=True)
+    arrays_used = (Z[:limit], y[:limit], Z_test, y_test)
+    Z, y, Z_test, y_test = map(torch.from_numpy, arrays_used)
+    return Features(Z, y, Z_test, y_test, num_classes=100, real=True)
 
 
 def say_what_is_real(data: Path | None) -> str:
@@ -85,7 +86,9 @@ def say_what_is_real(data: Path | None) -> str:
 
 def _read_sizes(path: Path) -> NDArray[np.int64]:
     with path.open(newline="") as file:
-        rows = [row for row in csv.DictReader(file) if row["client"] not in _NOT_CLIENTS]
+        rows = [
+            row for row in csv.DictReader(file) if row["client"] not in _NOT_CLIENTS
+        ]
     return np.array([int(row["num_images"]) for row in rows], dtype=np.int64)
 
 

@@ -58,8 +58,18 @@ def threads(number: int = NUM_THREADS) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def measure_in_child(function: Callable[..., Any], *arguments: Any) -> Measured:
-    """Call a function in a fresh process, whose peak memory is its own."""
+def measure(function: Callable[..., Any], *arguments: Any, isolated: bool) -> Measured:
+    """Call a function and return what it took.
+
+    Parameters
+    ----------
+    function : callable
+        Of a module, so that another process can find it.
+    isolated : bool
+        In a fresh process, whose peak memory is its own; takes seconds to start.
+    """
+    if not isolated:
+        return _measure(function, arguments)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(_measure, function, arguments).result()
 

@@ -58,9 +58,7 @@ class Ratio:
         """Whether it is what is asked; None where nothing is."""
         if self.wanted is None:
             return None
-        return (
-            self.value <= self.wanted if self.at_most else self.value >= self.wanted
-        )
+        return self.value <= self.wanted if self.at_most else self.value >= self.wanted
 
     def row(self) -> tuple[Cell, ...]:
         """Return the ratio as a row of a table."""

@@ -18,7 +18,7 @@ from fed3r_app.core import (
 )
 from fed3r_app.wire import StatisticsBuilder, pack_statistics, unpack_contribution
 from simulation.bench.material import load_features, say_what_is_real
-from simulation.bench.measure import measure_in_child
+from simulation.bench.measure import measure
 from simulation.bench.record_sizes import split_evenly
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
@@ -40,10 +40,10 @@ def _measure_clients(quick: bool) -> Table:
     many, d, num_classes = (2000, 128, 50) if quick else (100_000, 1280, 1203)
     rows: list[tuple[Cell, ...]] = []
     for form, n in (("factor", 1), ("factor", many // 10), ("factor", many)):
-        taken = measure_in_child(make_statistics, n, d, num_classes, form)
+        taken = measure(make_statistics, n, d, num_classes, form, isolated=not quick)
         per_image = 1e3 * taken.value / n
         rows.append((f"{form}, {n:,}", taken.value, taken.extra_bytes / 1e6, per_image))
-    taken = measure_in_child(make_statistics, many, d, num_classes, "dense")
+    taken = measure(make_statistics, many, d, num_classes, "dense", isolated=not quick)
     per_image = 1e3 * taken.value / many
     rows.append((f"dense, {many:,}", taken.value, taken.extra_bytes / 1e6, per_image))
     title = f"one client: statistics of n images, d = {d:,}, C = {num_classes:,}"
@@ -69,7 +69,9 @@ def make_statistics(n: int, d: int, num_classes: int, form: str) -> float:
 def _measure_random_features(options: Options) -> tuple[Table, Ratio]:
     """Return the steps of a run with random features, and its peak memory."""
     D, limit = (500, 1000) if options.quick else (10_000, None)
-    taken = measure_in_child(run_random_features, options.data, D, limit)
+    taken = measure(
+        run_random_features, options.data, D, limit, isolated=not options.quick
+    )
     steps: dict[str, float] = taken.value
     peak = taken.peak_bytes / 1e9
     rows: list[tuple[Cell, ...]] = [*steps.items(), ("peak GB, all included", peak)]

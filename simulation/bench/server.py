@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord
 from fed3r_app.core import RidgeStatistics, RunningSum
 from fed3r_app.wire import pack_statistics, unpack_contribution, unpack_statistics
 from simulation.bench.material import INATURALIST, say_what_is_real
-from simulation.bench.measure import Measured, measure_in_child
+from simulation.bench.measure import Measured, measure
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
 _DIM = 1280
@@ -24,10 +24,11 @@ def run(options: Options) -> Result:
     sizes = np.random.default_rng(0).permutation(INATURALIST.sizes(options.data))
     d, num_classes = (256, 100) if options.quick else (_DIM, INATURALIST.num_classes)
     stream = sizes[:100] if options.quick else sizes
+    alone = not options.quick
     few = sizes[:20] if options.quick else sizes[:300]  # the rate of dense is constant
-    folded = measure_in_child(fold_factors, stream.tolist(), d, num_classes)
-    unpacked = measure_in_child(add_dense, few.tolist(), d, num_classes)
-    added = measure_in_child(add_ready_matrices, len(few), d, num_classes)
+    folded = measure(fold_factors, stream.tolist(), d, num_classes, isolated=alone)
+    unpacked = measure(add_dense, few.tolist(), d, num_classes, isolated=alone)
+    added = measure(add_ready_matrices, len(few), d, num_classes, isolated=alone)
     ways = {
         "factors, unpacked and folded": (len(stream), folded),
         "dense uploads, unpacked and added": (len(few), unpacked),

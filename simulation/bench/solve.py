@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics, select_lambda, solve_ridge
-from simulation.bench.measure import Measured, best_seconds, measure_in_child, threads
+from simulation.bench.measure import Measured, best_seconds, measure, threads
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
 _LAMBDA = 1.0
@@ -18,14 +18,15 @@ _QUICK_SIZES = ((128, 20), (256, 20))
 
 def run(options: Options) -> Result:
     """Compare solving, choosing lambda, and solving again after one more round."""
+    alone = not options.quick
     sizes = _QUICK_SIZES if options.quick else _SIZES
     rows: list[tuple[Cell, ...]] = []
     ratios: list[Ratio] = []
     for d, num_classes in sizes:
         ways = {
-            "Cholesky": measure_in_child(solve, d, num_classes),
-            "LU": measure_in_child(solve_by_lu, d, num_classes),
-            "GCV": measure_in_child(choose_lambda, d, num_classes),
+            "Cholesky": measure(solve, d, num_classes, isolated=alone),
+            "LU": measure(solve_by_lu, d, num_classes, isolated=alone),
+            "GCV": measure(choose_lambda, d, num_classes, isolated=alone),
         }
         where = f"d = {d:,}, C = {num_classes:,}"
         rows += [_row(where, way, taken, d) for way, taken in ways.items()]
@@ -65,7 +66,8 @@ def solve_by_lu(d: int, num_classes: int) -> float:
     def by_lu() -> Tensor:
         A = stats.A.clone()
         A.diagonal().add_(_LAMBDA)
-        return torch.linalg.solve(A, stats.b)
+        W: Tensor = torch.linalg.solve(A, stats.b)
+        return W
 
     return best_seconds(by_lu, 1 if d > 2000 else 3)
 

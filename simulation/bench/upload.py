@@ -122,14 +122,10 @@ def _compare_solutions(options: Options, ratios: list[Ratio]) -> Table:
 def _solve_over_the_wire(
     features: Features, clients: list[Tensor], upload: Upload
 ) -> Tensor:
-    total = RunningSum(
-        RidgeStatistics.zeros(features.Z.shape[1], features.num_classes)
-    )
+    total = RunningSum(RidgeStatistics.zeros(features.Z.shape[1], features.num_classes))
     for rows in clients:
         Z, y = features.Z[rows], features.y[rows]
-        record = pack_statistics(
-            Z, y, features.num_classes, upload.form, upload.dtype
-        )
+        record = pack_statistics(Z, y, features.num_classes, upload.form, upload.dtype)
         total.add(unpack_contribution(record))
     return solve_ridge(total.value(), _PAPER_LAMBDA)
 

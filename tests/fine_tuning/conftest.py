@@ -53,18 +53,30 @@ class SpyGrid(InlineGrid):
 
     ``disturb(message, context)`` comes before each question and may change it, or the
     client's context, or raise, which the server sees as an error reply;
-    ``tamper(context, question, reply)`` may change the records of a reply. With
-    ``shuffle`` replies come in another order.
+    ``tamper(context, question, reply)`` may change the records of a reply; questions
+    for which ``gone(message)`` is true are lost. With ``shuffle`` replies come in
+    another order.
     """
 
     def __init__(
-        self, num_clients, run_config, disturb=None, tamper=None, shuffle=None
+        self,
+        num_clients,
+        run_config,
+        disturb=None,
+        tamper=None,
+        gone=None,
+        shuffle=None,
     ):
         super().__init__(client_app, num_clients, run_config)
         self.exchanges: list[Exchange] = []
         self._disturb = disturb
         self._tamper = tamper
+        self._gone = gone or (lambda message: False)
         self._random = None if shuffle is None else np.random.default_rng(shuffle)
+
+    def push_messages(self, messages):
+        # As Flower does for a node that is gone: dropped, unsaid.
+        return super().push_messages(m for m in messages if not self._gone(m))
 
     def pull_messages(self, message_ids):
         ids = list(message_ids)
@@ -168,12 +180,13 @@ def run(tmp_path):
         *,
         disturb: Callable | None = None,
         tamper: Callable | None = None,
+        gone: Callable | None = None,
         shuffle: int | None = None,
         **settings,
     ):
         changes = {key.replace("_", "-"): value for key, value in settings.items()}
         config = DEFAULTS | PIXELS | {"run-name": "it", "eval-every": 1} | changes
-        grid = SpyGrid(num_clients, config, disturb, tamper, shuffle)
+        grid = SpyGrid(num_clients, config, disturb, tamper, gone, shuffle)
         start.last = Outcome(tmp_path / "runs" / config["run-name"], grid.exchanges)
         main(grid, Context(RUN, RUN, {}, RecordDict(), config))
         return start.last

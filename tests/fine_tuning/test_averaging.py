@@ -88,7 +88,9 @@ def test_fedavgm_has_the_papers_momentum_unless_told(run):
     assert not torch.equal(untold.model.W, plain.model.W)
 
 
-@pytest.mark.parametrize("name", ["fedavgm", "scaffold"])
+@pytest.mark.parametrize(
+    "name", ["fedavgm", pytest.param("scaffold", marks=pytest.mark.slow)]
+)
 def test_running_statistics_are_averaged_plainly_and_travel_apart(
     run, few_images, name
 ):

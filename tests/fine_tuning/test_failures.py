@@ -17,6 +17,8 @@ LP = {
     "ridge_lambda": 1.0,
 }
 
+NODE_OF_CLIENT_1 = 3  # node 1 is the server
+
 
 def number_of(message):
     return message.content.config_records["config"].get("server-round", 0)
@@ -95,6 +97,38 @@ def test_a_bad_reply_is_reported_and_not_averaged_in(run, warnings, damage, sent
     assert [line["clients_trained"] for line in outcome.tuning] == [2, 3, 3]
 
 
+def without_variate(records):
+    del records["control"]
+
+
+def with_a_variate_of_another_shape(records):
+    records["control"] = ArrayRecord({"classifier.weight": Array(np.zeros((2, 2)))})
+
+
+@pytest.mark.parametrize("damage", [without_variate, with_a_variate_of_another_shape])
+def test_a_variate_that_does_not_fit_is_reported_too(run, warnings, damage):
+    def tamper(context, question, reply):
+        number = question.config_records["config"].get("server-round")
+        if number == 1 and context.node_config["partition-id"] == 1:
+            damage(reply)
+
+    outcome = run(3, tamper=tamper, optimizer="scaffold", **LP)
+    assert "Client 1 failed: its arrays are not those it was sent" in warnings()
+    assert [line["clients_trained"] for line in outcome.tuning] == [2, 3, 3]
+
+
+def test_a_silent_client_is_reported_and_left_out(run, warnings):
+    def gone(message):
+        first = number_of(message) == 1
+        return first and message.metadata.dst_node_id == NODE_OF_CLIENT_1
+
+    outcome = run(3, gone=gone, **LP)
+    assert "Client 1 failed: no reply" in warnings()
+    assert [line["clients_trained"] for line in outcome.tuning] == [2, 3, 3]
+    with pytest.raises(RunError, match=r"All 3 clients of round 2 .* said: no reply"):
+        run(3, gone=lambda m: number_of(m) == 2, run_name="all", **LP)
+
+
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "scaffold"])
 def test_a_round_without_a_valid_reply_stops_and_keeps_the_last_good_model(
     run, same_model, optimizer
@@ -127,7 +161,7 @@ def test_a_first_round_without_a_valid_reply_keeps_the_start(run, same_model):
 SMALL = {"method": "none", "finetune": "full", "batch_norm": "train", "lr": 1e-3}
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 50])
+@pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.slow), 50])
 def test_batches_of_one_image_train_with_batch_norm(
     run, few_images, grey_folder, batch_size
 ):

@@ -89,7 +89,7 @@ def test_what_the_probe_sends_is_counted(run, few_images):
     assert probed["paper_upload_bytes"] - without["paper_upload_bytes"] == dense
 
 
-@pytest.mark.parametrize("refit", [False, True])
+@pytest.mark.parametrize("refit", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_fine_tuned_model_classifies_files(
     run, few_photos, few_digits, capsys, refit
 ):

@@ -35,7 +35,10 @@ def test_a_resumed_run_ends_with_the_same_bits(run, same_model, optimizer, metho
     "settings",
     [
         {"finetune": "feat", "optimizer": "fedavgm", "batch_norm": "train"},
-        {"finetune": "full", "optimizer": "fedavg", "method": "none"},
+        pytest.param(
+            {"finetune": "full", "optimizer": "fedavg", "method": "none"},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["feat", "full"],
 )

@@ -51,7 +51,9 @@ def test_a_run_again_gives_the_same_bits_in_whatever_order_replies_come(
             assert float((model.W - models[0].W).abs().max()) <= 1e-6
 
 
-@pytest.mark.parametrize("batch_norm", ["frozen", "train"])
+@pytest.mark.parametrize(
+    "batch_norm", [pytest.param("frozen", marks=pytest.mark.slow), "train"]
+)
 def test_a_network_trains_to_the_same_bits_again(
     run, few_photos, same_model, batch_norm
 ):

@@ -22,10 +22,10 @@ def payload(content):
 @pytest.mark.parametrize(
     ("finetune", "optimizer", "values"),
     [
-        ("full", "fedavg", B + D * C),
+        pytest.param("full", "fedavg", B + D * C, marks=pytest.mark.slow),
         ("full", "scaffold", 2 * (B + D * C)),
         ("feat", "fedavgm", B),
-        ("feat", "scaffold", 2 * B),
+        pytest.param("feat", "scaffold", 2 * B, marks=pytest.mark.slow),
         ("lp", "fedavg", D * C),
         ("lp", "scaffold", 2 * D * C),
     ],
