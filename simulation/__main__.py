@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from simulation.bench import command as bench
+from simulation.compare_starts import compare_starts
 from simulation.private_superlink import PrivateSuperLink
 
 _HELP = """\
@@ -29,10 +30,18 @@ def main(arguments: list[str] | None = None) -> int:
     bench.add_arguments(
         commands.add_parser("bench", help="benchmarks: tables and results/bench/*.json")
     )
+    compare = commands.add_parser(
+        "compare-starts", help="fine-tuning from a Fed3R start and from a random one"
+    )
+    compare.add_argument("--output", type=Path, default=Path("results/starts"))
     known, options = parser.parse_known_args(arguments)
     if known.command == "flwr-run":
         return _flwr_run(options)
-    return bench.run(parser.parse_args(arguments))
+    known = parser.parse_args(arguments)  # the others know all their options
+    if known.command == "bench":
+        return bench.run(known)
+    compare_starts(Path("pyproject.toml"), known.output.absolute())
+    return 0
 
 
 def _flwr_run(options: list[str]) -> int:
