@@ -49,7 +49,7 @@ _DECISIVE = (
     "ridge-lambda",
 )
 _LR_AFTER_CLOSED_FORM = {"lp": 1e-3, "feat": 1e-5, "full": 1e-5}
-_LR_AFTER_RANDOM = {"lp": 0.1, "full": 0.01}
+_LR_AFTER_RANDOM = {"lp": 0.1, "full": 1e-3}
 _MOMENTUM = 0.9  # of FedAvgM
 
 
