@@ -49,8 +49,9 @@ def test_half_precision_takes_half_the_bytes(result):
 
 
 def test_what_is_folded_is_far_smaller_than_what_is_sent_dense(result):
-    theirs, _, ours = (row[2] for row in result("reference").tables[0].rows)
-    assert theirs / ours > 10
+    for table in result("reference").tables:
+        theirs, _, ours = (row[2] for row in table.rows)
+        assert theirs / ours > 10
 
 
 def test_our_extraction_gives_the_features_of_the_plain_network(result):
