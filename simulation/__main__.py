@@ -7,6 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
+from simulation import coupons
 from simulation.bench import command as bench
 from simulation.compare_starts import compare_starts
 from simulation.private_superlink import PrivateSuperLink
@@ -34,14 +35,32 @@ def main(arguments: list[str] | None = None) -> int:
         "compare-starts", help="fine-tuning from a Fed3R start and from a random one"
     )
     compare.add_argument("--output", type=Path, default=Path("results/starts"))
+    coupons.add_arguments(
+        commands.add_parser(
+            "coupons", help="rounds to draw a share of the clients with replacement"
+        )
+    )
     known, options = parser.parse_known_args(arguments)
     if known.command == "flwr-run":
         return _flwr_run(options)
     known = parser.parse_args(arguments)  # the others know all their options
-    if known.command == "bench":
-        return bench.run(known)
-    compare_starts(Path("pyproject.toml"), known.output.absolute())
+    try:
+        return _RUN[known.command](known)
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _compare_starts(arguments: argparse.Namespace) -> int:
+    compare_starts(Path("pyproject.toml"), arguments.output.absolute())
     return 0
+
+
+_RUN = {
+    "bench": bench.run,
+    "compare-starts": _compare_starts,
+    "coupons": coupons.run,
+}
 
 
 def _flwr_run(options: list[str]) -> int:
