@@ -227,7 +227,7 @@ class Config:
                 "finetune must be none or lp with backbone = 'pixels', got "
                 f"{self.finetune!r}: pixels have no weights to train."
             )
-        if self.augment and (not moves_backbone or self.dataset == "digits"):
+        if self.augment and (not moves_backbone or self.dataset.startswith("digits")):
             raise ValueError(
                 "augment must be false unless finetune = 'full' or 'feat' on images "
                 f"that may be mirrored, got dataset = {self.dataset!r}, finetune = "
@@ -244,6 +244,14 @@ class Config:
                 "eval-every must be auto or >= 1 with early-stopping = "
                 f"{self.early_stopping}, got 0: nothing says when to stop."
             )
+
+
+def check_setting(key: str, value: Value) -> None:
+    """Raise ValueError unless a key is known and may have that value."""
+    readers = _readers()
+    if key not in readers:
+        raise ValueError(_unknown(key, tuple(readers)))
+    readers[key](key, value)
 
 
 def _readers() -> dict[str, Reader]:

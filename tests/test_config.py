@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fed3r_app.config import WITH_REPLACEMENT, Config
+from fed3r_app.config import WITH_REPLACEMENT, Config, check_setting
 
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 DEFAULTS = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
@@ -115,3 +115,11 @@ def test_a_bad_value_gets_the_rule_and_the_value(key, value, rule):
 def test_settings_that_contradict_each_other_are_refused(changes, named):
     with pytest.raises(ValueError, match=named):
         read(**changes)
+
+
+def test_one_setting_can_be_checked_by_itself():
+    check_setting("alpha", 1)
+    with pytest.raises(ValueError, match="alpha must be a number > 0, got 'big'"):
+        check_setting("alpha", "big")
+    with pytest.raises(ValueError, match=r"'alhpa' is not known.*'alpha'"):
+        check_setting("alhpa", 1)

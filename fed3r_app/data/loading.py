@@ -6,12 +6,13 @@ from functools import lru_cache
 from fed3r_app.data.cifar import load_cifar
 from fed3r_app.data.folders import load_imagefolder
 from fed3r_app.data.images import DataSet
-from fed3r_app.data.packaged import load_digits, load_grocery
+from fed3r_app.data.packaged import load_digits, load_digits_small, load_grocery
 from fed3r_app.data.published import FEDERATION_NAMES, load_published
 
 # name, data-path -> data set
 _LOADERS: dict[str, Callable[[str, str], DataSet]] = {
     "digits": lambda _name, _data_path: load_digits(),
+    "digits-small": lambda _name, _data_path: load_digits_small(),
     "grocery": lambda _name, _data_path: load_grocery(),
     "cifar10": load_cifar,
     "cifar100": load_cifar,
@@ -19,6 +20,8 @@ _LOADERS: dict[str, Callable[[str, str], DataSet]] = {
     **dict.fromkeys(FEDERATION_NAMES, load_published),
 }
 DATASETS = tuple(_LOADERS)
+# Those that read nothing below data-path.
+PACKAGED = ("digits", "digits-small", "grocery")
 
 
 def load_dataset(name: str, data_path: str) -> DataSet:
@@ -29,7 +32,7 @@ def load_dataset(name: str, data_path: str) -> DataSet:
     name : str
         `dataset` of the run config, one of DATASETS.
     data_path : str
-        `data-path` of the run config; unused by digits and grocery.
+        `data-path` of the run config; unused by those of PACKAGED.
     """
     if name not in _LOADERS:
         raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {name!r}.")
