@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -21,8 +22,9 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 
-CONNECTION = "private"
+CONNECTION, INSECURE = "private", "insecure = true"
 _START_SECONDS = 60.0
 # Flower's processes take five seconds to end by themselves. Nothing of theirs is needed
 # afterwards, and what an app saves it replaces in one step, so they aren't waited for.
@@ -56,7 +58,7 @@ class PrivateSuperLink:
         self, home: Path, environment: Mapping[str, str] | None = None
     ) -> None:
         self.home = home
-        self.port = _free_port()
+        self.port = free_port()
         # The programs of this Python environment before those of any other.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         self.environment = {
@@ -70,13 +72,12 @@ class PrivateSuperLink:
 
     def __enter__(self) -> PrivateSuperLink:
         self.home.mkdir(parents=True, exist_ok=True)
-        address = f"127.0.0.1:{self.port}"
         (self.home / "config.toml").write_text(
             f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-            f'address = "{address}"\ninsecure = true\n'
+            f'address = "{self.address}"\n{self._connection_security()}\n'
         )
         try:
-            self._start_processes(address)
+            self._start_processes()
         except BaseException:
             self.stop()
             raise
@@ -89,6 +90,11 @@ class PrivateSuperLink:
         traceback: TracebackType | None,
     ) -> None:
         self.stop()
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"127.0.0.1:{self.port}"
 
     @property
     def log_path(self) -> Path:
@@ -108,7 +114,7 @@ class PrivateSuperLink:
             File for the output; None shows it.
         """
         app, *options = arguments
-        command = ["flwr", "run", str(self._stage(Path(app))), *options, "--stream"]
+        command = ["flwr", "run", str(self.stage(Path(app))), *options, "--stream"]
         with output.open("wb") if output else nullcontext() as file:
             started = subprocess.run(
                 command,
@@ -119,7 +125,7 @@ class PrivateSuperLink:
             )
         return started.returncode == 0 and self.last_status() == "finished:completed"
 
-    def _stage(self, app: Path) -> Path:
+    def stage(self, app: Path) -> Path:
         """Return a copy of an app's folder with just what Flower bundles of it.
 
         Flower looks at every file below the folder it is given, and an environment in
@@ -142,19 +148,23 @@ class PrivateSuperLink:
 
     def last_status(self) -> str:
         """Return the status of the last run, such as ``finished:completed``."""
+        return self._status(limit=1)
+
+    def _status(self, **which: int) -> str:
         # Not with `flwr ls`, which takes seconds to start.
         from flwr.proto.control_pb2 import ListRunsRequest
         from flwr.supercore.control.control_http_client import ControlHttpClient
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
+        certificate = self._root_certificate()
         client = ControlHttpClient.from_server_address(
-            f"127.0.0.1:{self.port}",
-            insecure=True,
-            root_certificates=None,
+            self.address,
+            insecure=certificate is None,
+            root_certificates=certificate.read_bytes() if certificate else None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
         )
         try:
-            (run,) = client.ListRuns(ListRunsRequest(limit=1)).run_dict.values()
+            (run,) = client.ListRuns(ListRunsRequest(**which)).run_dict.values()
         finally:
             client.close()
         return f"{run.status.status}:{run.status.sub_status}"
@@ -169,7 +179,16 @@ class PrivateSuperLink:
                 self._wait_until_gone(group)
         self._processes = []
 
-    def _start_processes(self, address: str) -> None:
+    def _root_certificate(self) -> Path | None:
+        """Return the certificate that the SuperLink is known by; None without TLS."""
+        return None
+
+    def _connection_security(self) -> str:
+        """Return the line of the command line's config that says how to connect."""
+        certificate = self._root_certificate()
+        return f'root-certificates = "{certificate}"' if certificate else INSECURE
+
+    def _start_processes(self) -> None:
         """Start the SuperLink, then what runs its apps, in one process group.
 
         Left to itself, the SuperLink starts the second in a session of its own, where
@@ -178,29 +197,36 @@ class PrivateSuperLink:
         command = ["flower-superlink", "--insecure", "--simulation"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--isolation", "process", "--log-file", str(self.log_path)]
-        self._start(command, group=0)
-        command = ["flower-superexec", "--insecure", "--runtime-api-address", address]
-        self._wait_until_healthy(f"http://{address}/health")
-        self._start(command, group=self._processes[0].pid)
+        self._wait_until_healthy(self._start(command), f"http://{self.address}/health")
+        self._start(
+            ["flower-superexec", "--insecure", "--runtime-api-address", self.address]
+        )
 
-    def _start(self, command: list[str], group: int) -> None:
+    def _start(
+        self, command: list[str], log: IO[bytes] | int = subprocess.DEVNULL
+    ) -> subprocess.Popen[bytes]:
+        """Start a process in the group of the first one."""
         process = subprocess.Popen(
             command,
             env=self.environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            process_group=group,
+            stdout=log,
+            stderr=log,
+            process_group=self._processes[0].pid if self._processes else 0,
         )
         self._processes.append(process)
+        return process
 
-    def _wait_until_healthy(self, url: str) -> None:
+    def _wait_until_healthy(
+        self,
+        process: subprocess.Popen[bytes],
+        url: str,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         deadline = time.monotonic() + _START_SECONDS
-        while time.monotonic() < deadline:
-            if self._processes[0].poll() is not None:
-                break
+        while process.poll() is None and time.monotonic() < deadline:
             try:
-                with urllib.request.urlopen(url, timeout=1):
+                with urllib.request.urlopen(url, timeout=1, context=tls):
                     return
             except (urllib.error.URLError, OSError):
                 time.sleep(0.2)
@@ -214,7 +240,8 @@ class PrivateSuperLink:
             time.sleep(0.05)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

@@ -1,0 +1,108 @@
+"""Real deployments: SuperLink, SuperExec and SuperNodes as processes on this machine.
+
+Starting one takes seconds and a run half a minute: share a deployment among the tests
+of a module wherever none of them breaks it.
+"""
+
+import json
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fed3r_app.certificates import make_certificates
+from fed3r_app.saved_model import load_model
+from fed3r_app.snapshots import load_snapshot
+from simulation.deployment import Deployment
+
+PROJECT = Path(__file__).parents[2]
+_LONGEST_RUN = 240.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a run: its status, what it said, where its files are."""
+
+    status: str
+    output: str
+    directory: Path
+
+    @property
+    def completed(self):
+        return self.status == "finished:completed"
+
+    @property
+    def summary(self):
+        return json.loads((self.directory / "summary.json").read_text())
+
+    @property
+    def weights(self):
+        """The classifier W (d, C)."""
+        return load_model(self.directory / "model.safetensors").W
+
+    @property
+    def statistics(self):
+        return load_snapshot(self.directory / "statistics.safetensors").statistics
+
+
+class Federation:
+    """A deployment with its nodes, and the results of its runs."""
+
+    def __init__(self, deployment, root, app=PROJECT):
+        self.deployment = deployment
+        self.certificates = root / "certificates"
+        self._runs = root / "runs"
+        self._app = app
+
+    def submit(self, run_name, **settings):
+        """Hand in a run; return its id. Settings have ``_`` for ``-``."""
+        settings = {key.replace("_", "-"): value for key, value in settings.items()}
+        return self.deployment.submit(self._app, {**settings, "run-name": run_name})
+
+    def wait(self, run, run_name, timeout=_LONGEST_RUN):
+        """Return the outcome of a run once it has ended."""
+        status = self.deployment.wait(run, timeout)
+        return Outcome(status, self.deployment.output(run), self._runs / run_name)
+
+    def run(self, run_name, timeout=_LONGEST_RUN, **settings):
+        """Hand in a run and return its outcome."""
+        return self.wait(self.submit(run_name, **settings), run_name, timeout)
+
+
+@pytest.fixture(scope="module")
+def deploy(tmp_path_factory):
+    """Start deployments, each in a folder of its own; all are stopped at the end.
+
+    Nodes are given as node configs by name. A secure deployment has TLS and node
+    authentication; strangers have a key, but it is not registered.
+    """
+    with ExitStack() as stack:
+
+        def start(nodes, *, secure=False, strangers=(), app=PROJECT, environment=None):
+            root = tmp_path_factory.mktemp("deployment")
+            certificates = root / "certificates" if secure else None
+            if certificates:
+                make_certificates(certificates, ["127.0.0.1"], [*nodes, *strangers])
+            variables = {
+                "FED3R_CACHE_DIR": str(root / "cache"),
+                "FED3R_OUTPUT_DIR": str(root / "runs"),
+                "OMP_NUM_THREADS": "1",
+                # The code under test, also where another copy of it is installed.
+                "PYTHONPATH": os.pathsep.join(
+                    [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+                ),
+                **(environment or {}),
+            }
+            deployment = stack.enter_context(
+                Deployment(root / "home", variables, certificates)
+            )
+            for name, node_config in nodes.items():
+                if secure:
+                    deployment.register(name)
+                own_cache = {"FED3R_CACHE_DIR": str(root / "caches" / name)}
+                deployment.start_supernode(name, node_config, own_cache)
+            return Federation(deployment, root, app)
+
+        yield start
