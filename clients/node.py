@@ -40,7 +40,10 @@ class Node:
         self.config = Config.from_run_config(context.run_config)
         self.device = resolve_device(self.config.device)
         self.backbone = load_backbone(
-            self.config.backbone, self.config.weights, self.config.image_size
+            self.config.backbone,
+            self.config.weights,
+            self.config.image_size,
+            self._dataset().feature_dim,
         )
         self._is_tuned = bool(tuned)
         if tuned:

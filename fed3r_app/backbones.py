@@ -73,24 +73,30 @@ class Backbone:
 
 
 @lru_cache(maxsize=8)
-def load_backbone(name: str, weights: str, image_size: int) -> Backbone:
+def load_backbone(
+    name: str, weights: str, image_size: int, feature_dim: int | None = None
+) -> Backbone:
     """Return a backbone by name; nothing heavy is loaded yet.
 
     Parameters
     ----------
     name : str
-        "pixels" (the grey values themselves, d = image_size^2, without weights) or a
-        classification model of torchvision.
+        "pixels" (the grey values themselves, d = image_size^2, without weights), "none"
+        (the samples are features) or a classification model of torchvision.
     weights : str
         "packaged" (mobilenet_v2 only), "torchvision" (its default weights, downloaded),
         "random" (for tests) or a file with a state dict.
     image_size : int
         Side of the square the network sees; 0 for the size that the weights want.
+    feature_dim : int or None
+        d of a data set whose samples are features; "none" goes with those alone.
     """
     if image_size < 0:
         raise ValueError(f"image-size must be >= 0, got {image_size!r}.")
     if name == "pixels":
         return _pixels(image_size)
+    if name == "none":
+        return _no_backbone(feature_dim)
     pretrained.check_name(name)
     if weights == "torchvision":
         preprocess, digest = pretrained.torchvision_preset(name, image_size)
@@ -111,6 +117,15 @@ def _pixels(size: int) -> Backbone:
         )
     preprocess = Preprocess(size, size, mode="L", mean=(0.0,), std=(1.0,))
     return Backbone("pixels", "none", "none", preprocess, nn.Flatten, size * size)
+
+
+def _no_backbone(feature_dim: int | None) -> Backbone:
+    """Return the backbone of samples that are features already."""
+    if feature_dim is None:
+        raise ValueError(
+            'backbone = "none" must go with samples that are features, got images.'
+        )
+    return Backbone("none", "none", "none", Preprocess(1, 1), nn.Identity, feature_dim)
 
 
 def _weights_at_hand(name: str, weights: str) -> tuple[str, Build]:

@@ -10,9 +10,10 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
 
-from fed3r_app.data import DATASETS
+from fed3r_app.data import check_dataset
 from fed3r_app.wire import DTYPES, FORMS
 
 Value = str | int | float | bool
@@ -27,6 +28,11 @@ def _text(key: str, value: Value) -> str:
     if not isinstance(value, str):
         raise ValueError(f'{key} must be a string such as "x", got {value!r}.')
     return value
+
+
+def _dataset(key: str, value: Value) -> str:
+    check_dataset(_text(key, value))
+    return _text(key, value)
 
 
 def _flag(key: str, value: Value) -> bool:
@@ -92,7 +98,7 @@ AutoOrPositive = Annotated[float | Literal["auto"], _auto_or_positive]
 class Config:
     """The settings of a run; each field is the run-config key with ``_`` for ``-``."""
 
-    dataset: Annotated[str, _one_of(*DATASETS)]
+    dataset: Annotated[str, _dataset]
     data_path: Text
     partition: Annotated[str, _one_of("iid", "dirichlet", "by-class", "natural")]
     alpha: Positive
@@ -194,6 +200,12 @@ class Config:
                 f"clients-per-round must be >= 1 with sampling = {WITH_REPLACEMENT!r}, "
                 "got 0 (all)."
             )
+        if self.dataset.startswith("synthetic") != (self.backbone == "none"):
+            raise ValueError(
+                "backbone must be 'none' with dataset = 'synthetic', whose samples are "
+                f"features, and only then, got {self.backbone!r} with "
+                f"{self.dataset!r}."
+            )
         if self.resume and not self.run_name:
             raise ValueError("run-name must name the run to resume, got ''.")
         self._check_fine_tuning()
@@ -222,10 +234,10 @@ class Config:
                 "probe and refit must be false unless finetune = 'full' or 'feat', got "
                 f"finetune = {self.finetune!r}: the features stay the same."
             )
-        if moves_backbone and self.backbone == "pixels":
+        if moves_backbone and self.backbone in ("pixels", "none"):
             raise ValueError(
-                "finetune must be none or lp with backbone = 'pixels', got "
-                f"{self.finetune!r}: pixels have no weights to train."
+                f"finetune must be none or lp with backbone = {self.backbone!r}, got "
+                f"{self.finetune!r}: there are no weights to train."
             )
         if self.augment and (not moves_backbone or self.dataset.startswith("digits")):
             raise ValueError(
@@ -254,8 +266,12 @@ def check_setting(key: str, value: Value) -> None:
     readers[key](key, value)
 
 
-def _readers() -> dict[str, Reader]:
-    """Return the reader of each key, from the annotation of its field."""
+@cache
+def _readers() -> Mapping[str, Reader]:
+    """Return the reader of each key, from the annotation of its field.
+
+    Once: it takes milliseconds, and every message to a client reads the config.
+    """
     hints = get_type_hints(Config, include_extras=True)
     return {_kebab(name): hint.__metadata__[0] for name, hint in hints.items()}
 

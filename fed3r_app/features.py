@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,11 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fed3r_app.backbones import Backbone
+from fed3r_app.data.images import GivenFeatures, ImageSet
 from fed3r_app.feature_cache import FeatureCache
 from fed3r_app.fusion import fast_copy
-
-if TYPE_CHECKING:
-    from fed3r_app.data.images import ImageSet
 
 Progress = Callable[[int, int], None]
 
@@ -31,7 +28,7 @@ _GPU_BATCH = 256
 
 def extract_features(
     backbone: Backbone,
-    images: "ImageSet",
+    images: ImageSet,
     rows: NDArray[np.int64],
     *,
     device: torch.device,
@@ -64,6 +61,8 @@ def extract_features(
     Tensor of shape (m, d), float32, on the CPU
     """
     rows = _checked_rows(rows, len(images))
+    if isinstance(images, GivenFeatures):
+        return torch.from_numpy(images.features(rows))
     features = torch.empty(len(rows), backbone.dim)
     for start, batch in _batches(backbone, images, rows, device, dtype, batch_size):
         done = start + len(batch)
@@ -75,7 +74,7 @@ def extract_features(
 
 def cached_features(
     backbone: Backbone,
-    images: "ImageSet",
+    images: ImageSet,
     rows: NDArray[np.int64],
     *,
     device: torch.device,
@@ -99,6 +98,8 @@ def cached_features(
     Tensor of shape (m, d), float32, on the CPU
     """
     rows = _checked_rows(rows, len(images))
+    if isinstance(images, GivenFeatures):
+        return torch.from_numpy(images.features(rows))
     cache = _open_cache(backbone, images, dtype, cache_dir)
     features, found = cache.read(rows)
     if not found.all():
@@ -116,7 +117,7 @@ def cached_features(
 
 def _batches(
     backbone: Backbone,
-    images: "ImageSet",
+    images: ImageSet,
     rows: NDArray[np.int64],
     device: torch.device,
     dtype: str,
@@ -160,7 +161,7 @@ def _best_batch_size(backbone: Backbone, device: torch.device) -> int:
 
 
 def _open_cache(
-    backbone: Backbone, images: "ImageSet", dtype: str, cache_dir: Path
+    backbone: Backbone, images: ImageSet, dtype: str, cache_dir: Path
 ) -> FeatureCache:
     """Return the cache of a data set's features; every setting is in its name."""
     about: dict[str, object] = {

@@ -159,6 +159,30 @@ class FileImages(ImageSet):
         return digest.hexdigest()
 
 
+class GivenFeatures(ImageSet):
+    """Samples that come as features, with no images behind them.
+
+    Parameters
+    ----------
+    labels, num_images
+        See `ImageSet`.
+    dim : int
+        Number of features d.
+    """
+
+    def __init__(self, labels: ArrayLike, num_images: int, dim: int) -> None:
+        super().__init__(labels, num_images)
+        self.dim = dim
+
+    @abstractmethod
+    def features(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the features (m, d) of some rows."""
+
+    def image(self, index: int) -> Image.Image:
+        """Refuse: there is none."""
+        raise ValueError(f"Sample {index} has features and no image.")
+
+
 @dataclass(frozen=True, eq=False)  # compared and hashed as an object: a cheap cache key
 class DataSet:
     """A classification problem, and its natural clients where it has them.
@@ -183,6 +207,11 @@ class DataSet:
     test: ImageSet | None
     clients: tuple[NDArray[np.int64], ...] | None = None
     client_names: tuple[str, ...] | None = None
+
+    @property
+    def feature_dim(self) -> int | None:
+        """Number of features d where the data set has features in place of images."""
+        return self.train.dim if isinstance(self.train, GivenFeatures) else None
 
 
 def _new_digest(start: str) -> "hashlib.blake2b":

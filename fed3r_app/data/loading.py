@@ -8,6 +8,8 @@ from fed3r_app.data.folders import load_imagefolder
 from fed3r_app.data.images import DataSet
 from fed3r_app.data.packaged import load_digits, load_digits_small, load_grocery
 from fed3r_app.data.published import FEDERATION_NAMES, load_published
+from fed3r_app.data.synthetic import NAME as SYNTHETIC
+from fed3r_app.data.synthetic import check_synthetic, load_synthetic
 
 # name, data-path -> data set
 _LOADERS: dict[str, Callable[[str, str], DataSet]] = {
@@ -18,10 +20,20 @@ _LOADERS: dict[str, Callable[[str, str], DataSet]] = {
     "cifar100": load_cifar,
     "imagefolder": load_imagefolder,
     **dict.fromkeys(FEDERATION_NAMES, load_published),
+    SYNTHETIC: load_synthetic,
 }
 DATASETS = tuple(_LOADERS)
 # Those that read nothing below data-path.
 PACKAGED = ("digits", "digits-small", "grocery")
+
+
+def check_dataset(name: str) -> None:
+    """Raise unless there is a data set of that name; nothing is read."""
+    kind, colon, _ = name.partition(":")
+    if kind not in _LOADERS or (colon and kind != SYNTHETIC):
+        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {name!r}.")
+    if kind == SYNTHETIC:
+        check_synthetic(name)
 
 
 def load_dataset(name: str, data_path: str) -> DataSet:
@@ -30,12 +42,11 @@ def load_dataset(name: str, data_path: str) -> DataSet:
     Parameters
     ----------
     name : str
-        `dataset` of the run config, one of DATASETS.
+        `dataset` of the run config: one of DATASETS, or `synthetic:key=value,…`.
     data_path : str
         `data-path` of the run config; unused by those of PACKAGED.
     """
-    if name not in _LOADERS:
-        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {name!r}.")
+    check_dataset(name)
     return _load_once(name, data_path)
 
 
@@ -43,4 +54,4 @@ def load_dataset(name: str, data_path: str) -> DataSet:
 @lru_cache(maxsize=4)
 def _load_once(name: str, data_path: str) -> DataSet:
     """Return a data set that is kept for the next call."""
-    return _LOADERS[name](name, data_path)
+    return _LOADERS[name.partition(":")[0]](name, data_path)

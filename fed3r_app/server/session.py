@@ -38,7 +38,10 @@ class Session:
         self.device = resolve_device(config.device)
         self.dataset = load_dataset(config.dataset, config.data_path)
         self.backbone = load_backbone(
-            config.backbone, config.weights, config.image_size
+            config.backbone,
+            config.weights,
+            config.image_size,
+            self.dataset.feature_dim,
         )
         self.num_classes = len(self.dataset.class_names)
         self.directory = RunDirectory.open(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_NOT_CLIENTS = ("test", "missing")
+from fed3r_app.data.client_sizes import draw_client_sizes, read_client_sizes
+
 _FEATURES = "cifar100-mobilenetv2-features.npz"
 IMAGES = "cifar100-images.npz"
-# Spread of the logarithm of the sizes; the real federations have 0.9 to 1.3.
-_LOG_SPREAD = 1.1
 
 
 @dataclass(frozen=True)
@@ -32,11 +29,8 @@ class Federation:
         """Return the number of images of each client (K,), real or log-normal."""
         path = data / "client_sizes" / f"{self.name}.csv" if data else None
         if path is not None and path.exists():
-            return _read_sizes(path)
-        rng = np.random.default_rng(0)
-        draw = rng.lognormal(0.0, _LOG_SPREAD, self.num_clients)
-        scaled = draw * self.mean_size / math.exp(_LOG_SPREAD**2 / 2)
-        return np.maximum(scaled.round(), 1).astype(np.int64)
+            return np.array(list(read_client_sizes(path).values()), dtype=np.int64)
+        return draw_client_sizes(self.num_clients, self.mean_size, seed=0)
 
 
 INATURALIST = Federation("inaturalist-users-120k", 9275, 1203, 13.0)
@@ -82,14 +76,6 @@ def say_what_is_real(data: Path | None) -> str:
         "No data folder (--data): client sizes are log-normal with the published "
         "mean, features are drawn around class centres, images are the digits."
     )
-
-
-def _read_sizes(path: Path) -> NDArray[np.int64]:
-    with path.open(newline="") as file:
-        rows = [
-            row for row in csv.DictReader(file) if row["client"] not in _NOT_CLIENTS
-        ]
-    return np.array([int(row["num_images"]) for row in rows], dtype=np.int64)
 
 
 def _draw_features(n: int, d: int = 1280, num_classes: int = 100) -> Features:

@@ -47,7 +47,7 @@ def read(**changes):
         ),
         (
             {"backbone": "pixels", "finetune": "full"},
-            "finetune must be none or lp with backbone = 'pixels', got 'full': pixels",
+            "finetune must be none or lp with backbone = 'pixels', got 'full': there",
         ),
         (
             {"augment": True, "finetune": "feat"},
