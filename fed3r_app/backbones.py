@@ -21,6 +21,8 @@ _LOG = logging.getLogger(__name__)
 _DEFAULT_SIZE = 224
 # Known without building the network.
 _KNOWN_DIMS = {"mobilenet_v2": 1280}
+# Its last activation is a ReLU6, and means stay within its range.
+_KNOWN_RANGES = {"mobilenet_v2": (0.0, 6.0)}
 
 
 @dataclass(frozen=True, eq=False)  # hashed as an object: modules don't compare
@@ -41,6 +43,8 @@ class Backbone:
         Makes the network, without its classifier.
     known_dim : int or None
         d, where it is known without building the network.
+    feature_range : (float, float) or None
+        Smallest and largest feature, where known; it holds for any weights.
     """
 
     name: str
@@ -49,6 +53,7 @@ class Backbone:
     preprocess: Preprocess
     build: Build
     known_dim: int | None = None
+    feature_range: tuple[float, float] | None = None
 
     @cached_property
     def module(self) -> nn.Module:
@@ -105,7 +110,8 @@ def load_backbone(
         size = image_size or _DEFAULT_SIZE
         preprocess = Preprocess(size, size)
         digest, build = _weights_at_hand(name, weights)
-    return Backbone(name, weights, digest, preprocess, build, _KNOWN_DIMS.get(name))
+    dim, between = _KNOWN_DIMS.get(name), _KNOWN_RANGES.get(name)
+    return Backbone(name, weights, digest, preprocess, build, dim, between)
 
 
 def _pixels(size: int) -> Backbone:
@@ -116,7 +122,8 @@ def _pixels(size: int) -> Backbone:
             "There are no weights to take a size from."
         )
     preprocess = Preprocess(size, size, mode="L", mean=(0.0,), std=(1.0,))
-    return Backbone("pixels", "none", "none", preprocess, nn.Flatten, size * size)
+    dim, between = size * size, (0.0, 1.0)
+    return Backbone("pixels", "none", "none", preprocess, nn.Flatten, dim, between)
 
 
 def _no_backbone(feature_dim: int | None) -> Backbone:

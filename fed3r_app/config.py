@@ -120,6 +120,7 @@ class Config:
     statistics_rounds: Count
     max_retries: Count
     min_clients: Count
+    max_client_samples: Count
     wait_for: Count
     round_timeout: Positive
     eval_every: Annotated[int | Literal["auto"], _auto_or_count]

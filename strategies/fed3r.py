@@ -13,7 +13,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 from torch import Tensor
 
-from fed3r_app.core import RidgeStatistics, RunningSum, select_lambda, solve_ridge
+from fed3r_app.core import (
+    Limits,
+    RidgeStatistics,
+    RunningSum,
+    select_lambda,
+    solve_ridge,
+)
 from fed3r_app.wire import count_bytes, pack_classifier, unpack_contribution
 from strategies.cohorts import Cohorts
 from strategies.exchange import exchange
@@ -48,6 +54,8 @@ class Fed3R(Strategy):
         Rounds between evaluations; 0 means at the end only.
     first_round : int
         Number of the first round, for a run that goes on.
+    limits : Limits
+        What is known of the clients' samples: statistics of others are refused.
 
     Attributes
     ----------
@@ -70,6 +78,7 @@ class Fed3R(Strategy):
         intercept: bool = False,
         eval_every: int = 1,
         first_round: int = 1,
+        limits: Limits | None = None,
     ) -> None:
         self.roster = roster
         self.cohorts = cohorts
@@ -83,6 +92,7 @@ class Fed3R(Strategy):
         self.on_round: OnRound | None = None
         self._sum = RunningSum(start)
         self._space = (start.d, start.num_classes)
+        self._limits = limits or Limits()
         self._cohort: list[str] = []
         self._download_bytes = 0
 
@@ -262,7 +272,7 @@ class Fed3R(Strategy):
         size = count_bytes(reply.content)
         try:
             record = reply.content.array_records["arrays"]
-            self._sum.add(unpack_contribution(record, self._space))
+            self._sum.add(unpack_contribution(record, self._space, self._limits))
         except (ValueError, KeyError) as error:
             self._refuse(client, f"its statistics were refused: {error}")
         else:

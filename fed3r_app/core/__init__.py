@@ -17,10 +17,12 @@ D       scalar     number of random features, where they replace the d
 ======  =========  ==========================================================
 """
 
+from fed3r_app.core.checks import InconsistentStatistics, check_contribution
 from fed3r_app.core.classifier import count_correct, predict
 from fed3r_app.core.factors import FactorBuilder, StatisticsFactor
 from fed3r_app.core.feature_map import FeatureMap
 from fed3r_app.core.gcv import select_lambda
+from fed3r_app.core.limits import Limits
 from fed3r_app.core.moments import FeatureMoments
 from fed3r_app.core.random_features import RandomFeatures
 from fed3r_app.core.ridge import class_means, solve_ridge
@@ -31,10 +33,13 @@ __all__ = [
     "FactorBuilder",
     "FeatureMap",
     "FeatureMoments",
+    "InconsistentStatistics",
+    "Limits",
     "RandomFeatures",
     "RidgeStatistics",
     "RunningSum",
     "StatisticsFactor",
+    "check_contribution",
     "class_means",
     "count_correct",
     "predict",

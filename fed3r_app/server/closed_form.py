@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fed3r_app.config import WITH_REPLACEMENT
-from fed3r_app.core import FeatureMap, RidgeStatistics
+from fed3r_app.core import FeatureMap, Limits, RidgeStatistics
 from fed3r_app.costs import (
     class_means_upload_bytes,
     statistics_flops,
@@ -69,6 +69,7 @@ def make_strategy(
     session: Session,
     roster: Roster,
     cohorts: Cohorts,
+    feature_map: FeatureMap,
     start: RidgeStatistics,
     *,
     kind: type[Fed3R] = Fed3R,
@@ -86,6 +87,9 @@ def make_strategy(
         intercept=config.fit_intercept,
         eval_every=eval_every,
         first_round=first_round,
+        limits=Limits.of(
+            feature_map, session.backbone.feature_range, config.max_client_samples
+        ),
     )
 
 
@@ -125,6 +129,7 @@ class ClosedForm:
             session,
             roster,
             self.cohorts,
+            feature_map,
             self._start(earlier),
             kind=FedNCM if session.config.method == "fedncm" else Fed3R,
             eval_every=session.config.evaluation_interval(self.cohorts.rounds_ahead),

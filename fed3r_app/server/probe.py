@@ -61,7 +61,7 @@ def probe(
         max_retries=config.max_retries,
     )
     start = RidgeStatistics.zeros(feature_map.dim, session.num_classes, session.device)
-    strategy = make_strategy(session, roster, cohorts, start)
+    strategy = make_strategy(session, roster, cohorts, feature_map, start)
     result = strategy.start(
         grid,
         pack_arrays(tuning.backbone_arrays()),

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fed3r_app.core import RidgeStatistics, StatisticsFactor
+from fed3r_app.core import (
+    Limits,
+    RidgeStatistics,
+    StatisticsFactor,
+    check_contribution,
+)
 from fed3r_app.core.statistics import check_same_space, mirror_upper
 from fed3r_app.wire.layout import (
     AnyArray,
@@ -20,6 +27,11 @@ from fed3r_app.wire.layout import (
 
 # No honest sum comes near; with it, no product or sum of what arrives overflows.
 _LARGEST = 1e100
+_TORCH_DTYPES = {
+    "float16": torch.float16,
+    "float32": torch.float32,
+    "float64": torch.float64,
+}
 
 
 def unpack_statistics(
@@ -36,7 +48,9 @@ def unpack_statistics(
 
 
 def unpack_contribution(
-    record: ArrayRecord, space: tuple[int, int] | None = None
+    record: ArrayRecord,
+    space: tuple[int, int] | None = None,
+    limits: Limits | None = None,
 ) -> StatisticsFactor | RidgeStatistics:
     """Return what a record holds: a factor as a factor, A and b as statistics.
 
@@ -46,21 +60,24 @@ def unpack_contribution(
         A statistics record.
     space : (int, int) or None
         The d and C it must be of; checked before anything of that size is made.
+    limits : Limits or None
+        What is known of the samples. The statistics must be those of such samples; None
+        leaves that unchecked.
 
     Raises
     ------
     RecordError
         With one sentence, if anything about the record is wrong.
+    InconsistentStatistics
+        If the record is whole, but not the statistics of samples within the limits.
     """
     header = _read_header(record)
     if space is not None:
         check_same_space(space, (header.d, header.num_classes))
-    arrays = _read_arrays(record, header)
-    if header.form == "factor":
-        return _unpack_factor(header, arrays)
-    if header.form == "packed":
-        return _unpack_packed(header, arrays)
-    return _unpack_dense(header, arrays)
+    contribution = _UNPACK[header.form](header, _read_arrays(record, header))
+    if limits is not None:
+        check_contribution(contribution, limits, _TORCH_DTYPES[header.dtype])
+    return contribution
 
 
 def _read_header(record: ArrayRecord) -> Header:
@@ -155,3 +172,11 @@ def _outside(indices: Tensor, limit: int) -> bool:
 
 def _float64(array: AnyArray) -> Tensor:
     return torch.from_numpy(array.astype(np.float64))
+
+
+_Unpack = Callable[[Header, dict[str, AnyArray]], StatisticsFactor | RidgeStatistics]
+_UNPACK: dict[str, _Unpack] = {
+    "factor": _unpack_factor,
+    "packed": _unpack_packed,
+    "dense": _unpack_dense,
+}

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from flwr.app import ArrayRecord
 
-from fed3r_app.core import RidgeStatistics, RunningSum
+from fed3r_app.core import FeatureMap, Limits, RidgeStatistics, RunningSum
 from fed3r_app.wire import pack_statistics, unpack_contribution, unpack_statistics
 from simulation.bench.material import INATURALIST, say_what_is_real
 from simulation.bench.measure import Measured, measure
@@ -30,7 +30,7 @@ def run(options: Options) -> Result:
     unpacked = measure(add_dense, few.tolist(), d, num_classes, isolated=alone)
     added = measure(add_ready_matrices, len(few), d, num_classes, isolated=alone)
     ways = {
-        "factors, unpacked and folded": (len(stream), folded),
+        "factors, unpacked, checked and folded": (len(stream), folded),
         "dense uploads, unpacked and added": (len(few), unpacked),
         "dense matrices, added only": (len(few), added),
     }
@@ -58,11 +58,15 @@ def run(options: Options) -> Result:
 
 
 def fold_factors(sizes: list[int], d: int, num_classes: int) -> float:
-    """Return the seconds to unpack and fold a stream of factors, making them aside."""
+    """Return the seconds to unpack, check and fold a stream of factors.
+
+    They are made aside. The range is one that the features drawn here keep.
+    """
     total, seconds = RunningSum(RidgeStatistics.zeros(d, num_classes)), 0.0
+    limits = Limits.of(FeatureMap(d), (-10.0, 10.0))
     for record in _records(sizes, d, num_classes, "factor"):
         began = time.perf_counter()
-        total.add(unpack_contribution(record, (d, num_classes)))
+        total.add(unpack_contribution(record, (d, num_classes), limits))
         seconds += time.perf_counter() - began
     began = time.perf_counter()
     total.value()

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fed3r_app.core import (
+    Limits,
     RidgeStatistics,
     class_means,
     select_lambda,
@@ -149,13 +150,17 @@ def garbage(kind, Z, y):
     if kind == "counts":
         counts = record["counts"].numpy() + 1
         return ArrayRecord({**record, "counts": Array(counts)})
+    if kind == "inconsistent":
+        b = 3 * record["b"].numpy()
+        return ArrayRecord({**record, "b": Array(b)})
     return ArrayRecord(
         {"header": Array("int64", (8,), "numpy.ndarray", b"no array at all")}
     )
 
 
 @pytest.mark.parametrize(
-    "kind", ["NaN", "other d", "other C", "empty", "counts", "bytes"]
+    "kind",
+    ["NaN", "other d", "other C", "empty", "counts", "bytes", "inconsistent"],
 )
 def test_garbage_is_refused_asked_again_and_never_in_the_sum(
     make_grid, nodes, reply_with, kind
@@ -178,6 +183,19 @@ def test_garbage_is_refused_asked_again_and_never_in_the_sum(
         torch.cat([Z for Z, _ in others]), torch.cat([y for _, y in others]), C
     )
     assert_close(W, solve_ridge(without, LAM))
+
+
+def test_statistics_beyond_the_limits_are_refused_with_client_and_reason(
+    make_grid, nodes, caplog
+):
+    Z, y = samples()
+    pieces = [(Z[:60], y[:60]), (Z[60:], y[60:])]
+    fed3r = strategy(2, ridge_lambda=LAM, limits=Limits(max_samples=50))
+    run(fed3r, make_grid(nodes(pieces)))
+    assert fed3r.cohorts.counted == {"1"}
+    assert "n must be <= max-client-samples = 50" in fed3r.cohorts.failures["0"]
+    assert fed3r.statistics().n == 30
+    assert "Client 0 failed: its statistics were refused" in caplog.text
 
 
 def test_a_reply_without_statistics_is_refused(make_grid, nodes, reply_with):

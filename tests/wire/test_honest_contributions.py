@@ -1,0 +1,93 @@
+"""What honest clients send is never refused, however it is rounded on the way."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fed3r_app.core import FeatureMap, Limits
+from fed3r_app.wire import StatisticsBuilder, unpack_contribution
+
+FORMS_AND_DTYPES = [
+    ("factor", "float16"),
+    ("factor", "float32"),
+    ("factor", "float64"),
+    ("packed", "float32"),
+    ("packed", "float64"),
+    ("dense", "float32"),
+    ("dense", "float64"),
+]
+
+
+def draw(kind, n, d, rng):
+    """Return features (n, d) in [0, 6], as hard to tell from lies as they come."""
+    Z = np.maximum(rng.normal(size=(n, d)), 0).clip(max=6)
+    if kind == "sparse":
+        Z *= rng.random((n, d)) < 0.1
+    if kind == "at the ends":
+        Z = 6.0 * rng.integers(0, 2, size=(n, d))
+    if kind == "constant":
+        Z = np.full((n, d), 6.0)
+    if kind == "repeated" and n:
+        Z = Z[rng.integers(0, max(n // 3, 1), size=n)]
+    if kind == "tiny":
+        Z *= 10.0 ** rng.uniform(-12, 0, size=d)
+    if kind == "near one line":
+        Z = (1 + 1e-6 * rng.normal(size=(n, d))) * rng.random(d)
+    return torch.from_numpy(np.ascontiguousarray(Z.astype(np.float32)))
+
+
+KINDS = ["relu", "sparse", "at the ends", "constant", "repeated", "tiny"]
+KINDS = [*KINDS, "near one line"]
+
+
+def send(Z, y, num_classes, form, dtype, chunk):
+    builder = StatisticsBuilder(num_classes, form)
+    for start in range(0, max(len(Z), 1), chunk):
+        builder.add(Z[start : start + chunk], y[start : start + chunk])
+    return builder.pack(dtype)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(KINDS),
+    st.sampled_from(FORMS_AND_DTYPES),
+    st.one_of(st.integers(0, 4), st.integers(5, 120)),
+    st.integers(1, 40),
+    st.integers(1, 12),
+    st.booleans(),
+)
+def test_no_honest_client_is_refused(
+    seed, kind, form_and_dtype, n, d, num_classes, intercept
+):
+    rng = np.random.default_rng(seed)
+    feature_map = FeatureMap(d, intercept=intercept)
+    Z = feature_map(draw(kind, n, d, rng))
+    y = torch.from_numpy(rng.integers(num_classes, size=n))
+    record = send(Z, y, num_classes, *form_and_dtype, chunk=int(rng.integers(1, 50)))
+    limits = Limits.of(feature_map, (0.0, 6.0), max_samples=n)
+    unpack_contribution(record, (Z.shape[1], num_classes), limits)
+
+
+@pytest.mark.parametrize("form_and_dtype", FORMS_AND_DTYPES)
+@pytest.mark.parametrize("n", [1, 30, 700])
+def test_no_honest_client_with_random_features_is_refused(form_and_dtype, n):
+    rng = np.random.default_rng(n)
+    feature_map = FeatureMap(20, rf_dim=200, rf_sigma=3.0, intercept=True)
+    Z = feature_map(draw("relu", n, 20, rng))
+    y = torch.from_numpy(rng.integers(9, size=n))
+    record = send(Z, y, 9, *form_and_dtype, chunk=2048)
+    unpack_contribution(record, (201, 9), Limits.of(feature_map))
+
+
+@pytest.mark.parametrize("form_and_dtype", FORMS_AND_DTYPES)
+def test_no_honest_client_of_real_size_is_refused(form_and_dtype):
+    rng = np.random.default_rng(5)
+    for n, num_classes in ((900, 200), (13, 13), (300, 1)):
+        Z = draw("sparse", n, 640, rng)
+        y = torch.from_numpy(rng.integers(num_classes, size=n))
+        record = send(Z, y, 200, *form_and_dtype, chunk=2048)
+        limits = Limits.of(FeatureMap(640), (0.0, 6.0))
+        unpack_contribution(record, (640, 200), limits)
