@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fed3r_app import deployment_commands
 from fed3r_app.report import summary_table
 from fed3r_app.run_directory import LATEST, RunDirectory, output_directory
+from fed3r_app.run_errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,10 +26,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "show":
             return show(options.run_dir)
-        if options.command == "certificates":
-            return certificates(options.folder, options.host, options.node)
+        if options.command in deployment_commands.NAMES:
+            return deployment_commands.call(options)
         return predict(options.run_dir, options.images, options.top)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RunError) as error:
         return _fail(error)
     except KeyboardInterrupt:
         return 130
@@ -59,19 +61,6 @@ def predict(run_dir: Path, images: Sequence[Path], top: int) -> int:
         else:
             print(f"{path}: {_best(model, scores, top)}", flush=True)
     return failed
-
-
-def certificates(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> int:
-    """Write certificates and node keys for a trial, and say what is where."""
-    from fed3r_app.certificates import DEFAULT_HOSTS, NODES, make_certificates
-
-    make_certificates(folder, list(dict.fromkeys([*DEFAULT_HOSTS, *hosts])), nodes)
-    print(
-        f"{folder}: ca.crt for everybody, server.crt and server.key for the SuperLink"
-    )
-    for name in nodes:
-        print(f"{folder / NODES / name}: private key of {name}; {name}.pub to register")
-    return 0
 
 
 def _model_path(run_dir: Path) -> Path:
@@ -141,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_show(commands)
     _add_predict(commands)
-    _add_certificates(commands)
+    deployment_commands.add(commands)
     return parser
 
 
@@ -178,33 +167,6 @@ def _add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         type=_positive,
         default=3,
         help="classes to print for each image (default: 3)",
-    )
-
-
-def _add_certificates(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-) -> None:
-    command = commands.add_parser(
-        "certificates",
-        help="make certificates and keys for a trial of a deployment",
-        description="Make a certificate authority, a certificate for the SuperLink and "
-        "a key for each node, valid for 30 days. For a trial: all keys in one place.",
-    )
-    command.add_argument(
-        "folder", metavar="DIR", type=Path, help="where to write them; made if needed"
-    )
-    command.add_argument(
-        "--host",
-        action="append",
-        default=[],
-        help="name or address of the SuperLink, beside localhost, 127.0.0.1 and "
-        "superlink; may be repeated",
-    )
-    command.add_argument(
-        "--node",
-        action="append",
-        default=[],
-        help="name of a node that gets a key; may be repeated",
     )
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import ssl
 import subprocess
 import time
 from collections.abc import Mapping
@@ -57,18 +56,14 @@ class Deployment(PrivateSuperLink):
         """Start the SuperLink, again where it was killed, and wait until it is up."""
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--isolation", "process", "--database", str(self.home / "state.db")]
-        tls = None
         if self._certificates:
             command += ["--ssl-ca-certfile", str(self._certificates / "ca.crt")]
             command += ["--ssl-certfile", str(self._certificates / "server.crt")]
             command += ["--ssl-keyfile", str(self._certificates / "server.key")]
             command += ["--enable-supernode-auth"]
-            tls = ssl.create_default_context(cafile=self._certificates / "ca.crt")
         else:
             command += ["--insecure"]
-        process = self._start_named(SUPERLINK, command)
-        scheme = "https" if tls else "http"
-        self._wait_until_healthy(process, f"{scheme}://{self.address}/health", tls)
+        self._wait_until_healthy(self._start_named(SUPERLINK, command))
 
     def start_superexec(self) -> None:
         """Start what starts the ServerApps."""
@@ -104,8 +99,7 @@ class Deployment(PrivateSuperLink):
     def register(self, name: str) -> None:
         """Let the node of that name connect, by its public key ``nodes/<name>.pub``."""
         assert self._certificates is not None
-        key = self._certificates / "nodes" / f"{name}.pub"
-        self._flwr("supernode", "register", str(key), "--name", name)
+        self.superlink.register(self._certificates / "nodes" / f"{name}.pub")
 
     def submit(self, app: Path, run_config: Mapping[str, Value]) -> str:
         """Hand a run to the SuperLink; return its id."""
@@ -134,7 +128,7 @@ class Deployment(PrivateSuperLink):
 
     def status(self, run: str) -> str:
         """Return the status of a run."""
-        return self._status(run_id=int(run))
+        return self.superlink.status(run_id=int(run))
 
     def output(self, run: str) -> str:
         """Return what the ServerApp of a run has logged."""

@@ -11,20 +11,18 @@ import os
 import shutil
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
 import tomllib
-import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-CONNECTION, INSECURE = "private", "insecure = true"
+from fed3r_app.superlink import COMPLETED, SuperLink
+
 _START_SECONDS = 60.0
 # Flower's processes take five seconds to end by themselves. Nothing of theirs is needed
 # afterwards, and what an app saves it replaces in one step, so they aren't waited for.
@@ -71,11 +69,7 @@ class PrivateSuperLink:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> PrivateSuperLink:
-        self.home.mkdir(parents=True, exist_ok=True)
-        (self.home / "config.toml").write_text(
-            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\n'
-            f'address = "{self.address}"\n{self._connection_security()}\n'
-        )
+        self.superlink.write_config(self.home)
         try:
             self._start_processes()
         except BaseException:
@@ -95,6 +89,11 @@ class PrivateSuperLink:
     def address(self) -> str:
         """Where the SuperLink listens."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def superlink(self) -> SuperLink:
+        """How to reach it."""
+        return SuperLink(self.address, self._root_certificate())
 
     @property
     def log_path(self) -> Path:
@@ -123,7 +122,7 @@ class PrivateSuperLink:
                 stdout=file,
                 stderr=subprocess.STDOUT if file else None,
             )
-        return started.returncode == 0 and self.last_status() == "finished:completed"
+        return started.returncode == 0 and self.last_status() == COMPLETED
 
     def stage(self, app: Path) -> Path:
         """Return a copy of an app's folder with just what Flower bundles of it.
@@ -148,26 +147,7 @@ class PrivateSuperLink:
 
     def last_status(self) -> str:
         """Return the status of the last run, such as ``finished:completed``."""
-        return self._status(limit=1)
-
-    def _status(self, **which: int) -> str:
-        # Not with `flwr ls`, which takes seconds to start.
-        from flwr.proto.control_pb2 import ListRunsRequest
-        from flwr.supercore.control.control_http_client import ControlHttpClient
-        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
-
-        certificate = self._root_certificate()
-        client = ControlHttpClient.from_server_address(
-            self.address,
-            insecure=certificate is None,
-            root_certificates=certificate.read_bytes() if certificate else None,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-        )
-        try:
-            (run,) = client.ListRuns(ListRunsRequest(**which)).run_dict.values()
-        finally:
-            client.close()
-        return f"{run.status.status}:{run.status.sub_status}"
+        return self.superlink.status(limit=1)
 
     def stop(self) -> None:
         """Stop the SuperLink and everything it started."""
@@ -183,11 +163,6 @@ class PrivateSuperLink:
         """Return the certificate that the SuperLink is known by; None without TLS."""
         return None
 
-    def _connection_security(self) -> str:
-        """Return the line of the command line's config that says how to connect."""
-        certificate = self._root_certificate()
-        return f'root-certificates = "{certificate}"' if certificate else INSECURE
-
     def _start_processes(self) -> None:
         """Start the SuperLink, then what runs its apps, in one process group.
 
@@ -197,7 +172,7 @@ class PrivateSuperLink:
         command = ["flower-superlink", "--insecure", "--simulation"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--isolation", "process", "--log-file", str(self.log_path)]
-        self._wait_until_healthy(self._start(command), f"http://{self.address}/health")
+        self._wait_until_healthy(self._start(command))
         self._start(
             ["flower-superexec", "--insecure", "--runtime-api-address", self.address]
         )
@@ -217,18 +192,12 @@ class PrivateSuperLink:
         self._processes.append(process)
         return process
 
-    def _wait_until_healthy(
-        self,
-        process: subprocess.Popen[bytes],
-        url: str,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
+    def _wait_until_healthy(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while process.poll() is None and time.monotonic() < deadline:
             try:
-                with urllib.request.urlopen(url, timeout=1, context=tls):
-                    return
-            except (urllib.error.URLError, OSError):
+                return self.superlink.check()
+            except OSError:
                 time.sleep(0.2)
         raise RuntimeError(f"The SuperLink did not start. See {self.log_path}.")
 

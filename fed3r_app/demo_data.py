@@ -1,0 +1,63 @@
+"""Image folders for a trial of nodes with their own data: the digits, as files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fed3r_app.data.images import ImageSet
+from fed3r_app.data.packaged import load_digits
+
+
+def write_demo_data(folder: Path, nodes: Sequence[str]) -> dict[str, list[str]]:
+    """Return the classes of each node, its images written to ``<folder>/<node>``.
+
+    Every digit is held by two neighbouring nodes, half of its images each: classes
+    overlap and differ, and no image is anywhere twice.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the nodes' folders are; one that holds images already is left alone.
+    nodes : Sequence[str]
+        Their names.
+    """
+    for name in nodes:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise ValueError(f"--node must be a plain name, got {name!r}.")
+    digits = load_digits()
+    assert digits.test is not None
+    held: dict[str, list[str]] = {}
+    for number, name in enumerate(nodes):
+        for part, images in (("train", digits.train), ("test", digits.test)):
+            rows = np.flatnonzero(_owners(images.labels, len(nodes)) == number)
+            if not (folder / name / part).is_dir():
+                _write(images, rows, digits.class_names, folder / name / part)
+            present = np.unique(images.labels[rows])
+            held[name] = [digits.class_names[label] for label in present]
+    return held
+
+
+def _owners(labels: NDArray[np.int64], num_nodes: int) -> NDArray[np.int64]:
+    """Return the node of each image."""
+    owners = np.empty_like(labels)
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        # Its images in turns to a node and the next one.
+        owners[rows] = (label + np.arange(len(rows)) % 2) % num_nodes
+    return owners
+
+
+def _write(
+    images: ImageSet, rows: NDArray[np.int64], names: Sequence[str], folder: Path
+) -> None:
+    unfinished = folder.with_name(f".{folder.name}")
+    for row in rows:
+        path = unfinished / names[images.labels[row]] / f"{row:04}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        images.image(int(row)).save(path)
+    unfinished.rename(folder)  # whole, or not there
