@@ -7,6 +7,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fed3r_app.core import FactorBuilder, RidgeStatistics, StatisticsFactor
+from fed3r_app.core.triangles import take_upper
 from fed3r_app.wire.layout import (
     DTYPES,
     FORMS,
@@ -14,7 +15,6 @@ from fed3r_app.wire.layout import (
     Header,
     name_arrays,
     pivots_first,
-    take_upper,
 )
 
 

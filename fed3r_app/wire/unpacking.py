@@ -16,12 +16,12 @@ from fed3r_app.core import (
     check_contribution,
 )
 from fed3r_app.core.statistics import check_same_space, mirror_upper
+from fed3r_app.core.triangles import put_upper
 from fed3r_app.wire.layout import (
     AnyArray,
     Header,
     RecordError,
     pivots_first,
-    put_upper,
     read_array,
 )
 

@@ -1,0 +1,29 @@
+"""Secure aggregation: the server learns the sum over a group, and nothing else.
+
+After Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine
+Learning*, for a server that follows the protocol but remembers all it sees. Plain
+values and bytes; no Flower. ``grid`` turns statistics into integers whose sums are
+exact, ``crypto`` holds the primitives, ``shamir`` shares secrets, ``members`` and
+``groups`` are the two sides of the four exchanges, ``answered`` the mark on disk.
+
+Who learns what is in ``SECURITY.md``.
+"""
+
+from fed3r_app.secagg.answered import AnsweredMark
+from fed3r_app.secagg.crypto import PublicKeys
+from fed3r_app.secagg.grid import FeatureGrid, IntegerStatistics
+from fed3r_app.secagg.groups import Group, GroupFailed, group_sizes, group_threshold
+from fed3r_app.secagg.members import Member, UnmaskAnswer
+
+__all__ = [
+    "AnsweredMark",
+    "FeatureGrid",
+    "Group",
+    "GroupFailed",
+    "IntegerStatistics",
+    "Member",
+    "PublicKeys",
+    "UnmaskAnswer",
+    "group_sizes",
+    "group_threshold",
+]

@@ -1,0 +1,52 @@
+"""The mark of a client that has answered the last question of secure aggregation."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+
+class AnsweredMark:
+    """A file that says: this client has helped to unmask a sum of this run.
+
+    A second answer, in another group, could tell the server the difference of two
+    sums. Flower's state dies with the node, so the mark is on disk.
+
+    Parameters
+    ----------
+    folder : Path
+        Where marks lie; it must outlive the node.
+    run_id : int
+        Flower's id of the run.
+    client_id : str
+        The client's name.
+    """
+
+    def __init__(self, folder: Path, run_id: int, client_id: str) -> None:
+        name = hashlib.sha256(client_id.encode()).hexdigest()[:32]
+        self._path = folder / str(run_id) / name
+
+    def check(self) -> None:
+        """Raise ValueError if the mark is there."""
+        if self._path.exists():
+            raise ValueError(self._sentence)
+
+    def set(self) -> None:
+        """Set the mark, to stay; raise ValueError if it is there already."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            # Exclusive: of two processes that answer at once only one gets through.
+            file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        except FileExistsError:
+            raise ValueError(self._sentence) from None
+        for descriptor in (file, os.open(self._path.parent, os.O_RDONLY)):
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+    @property
+    def _sentence(self) -> str:
+        return (
+            "this client has answered the last question of secure aggregation in "
+            "this run, and does so once only"
+        )
