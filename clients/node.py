@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import partial
 
 import numpy as np
@@ -13,6 +14,8 @@ from torch import Tensor
 from clients.local_data import LocalData, ReadFeatures
 from fed3r_app.backbones import load_backbone
 from fed3r_app.config import Config
+from fed3r_app.contribution_digest import contribution_digest, image_digests
+from fed3r_app.core import FeatureMap
 from fed3r_app.data import DataSet, load_dataset, split_rows
 from fed3r_app.devices import cache_dir, resolve_device
 from fed3r_app.features import cached_features, extract_features
@@ -67,6 +70,20 @@ class Node:
         dataset, rows = self._dataset(), self._rows()
         labels, num_classes = dataset.train.labels[rows], len(dataset.class_names)
         return LocalData(rows, labels, self._read_features(), num_classes)
+
+    def contribution_digest(self, feature_map: FeatureMap) -> str:
+        """Return the digest of all that goes into this client's statistics."""
+        dataset, rows = self._dataset(), self._rows()
+        names = [dataset.class_names[label] for label in dataset.train.labels[rows]]
+        images = image_digests(dataset.train, rows, cache_dir())
+        settings = {
+            "weights": self.backbone.digest,
+            "preprocess": repr(self.backbone.preprocess),
+            "extract-dtype": self.config.extract_dtype,
+            "feature-map": asdict(feature_map),
+        }
+        samples = zip(images, names, strict=True)
+        return contribution_digest(self.client_id, samples, settings)
 
     def image_batches(self, augment: np.random.Generator | None) -> ImageBatches:
         """Return the client's images as input of the network."""

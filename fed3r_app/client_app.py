@@ -12,6 +12,7 @@ from clients.training_setup import TrainingNode
 from fed3r_app.core import FeatureMap
 from fed3r_app.wire import (
     Hello,
+    add_digest,
     keep_names,
     name_arrays,
     pack_hello,
@@ -39,13 +40,16 @@ def hello(message: Message, context: Context) -> Message:
 @app.train("statistics")
 @bridge.reply_with_errors
 def statistics(message: Message, context: Context) -> Message:
-    """Reply with the statistics of this client's images.
+    """Reply with the statistics of this client's images, and what they are made of.
 
     Arrays that come with the question are a fine-tuned backbone.
     """
     node = Node(context, unpack_arrays(_arrays(message)))
-    client = _statistics_client(node, read_feature_map(_config(message)))
-    return bridge.fit(client, message, name_arrays)
+    feature_map = read_feature_map(_config(message))
+    client = _statistics_client(node, feature_map)
+    reply = bridge.fit(client, message, name_arrays)
+    add_digest(reply.content, node.contribution_digest(feature_map))
+    return reply
 
 
 @app.evaluate("statistics")

@@ -125,6 +125,7 @@ class Config:
     round_timeout: Positive
     eval_every: Annotated[int | Literal["auto"], _auto_or_count]
     client_evaluation: Flag
+    keep_contributions: Flag
 
     upload: Annotated[str, _one_of(*FORMS)]
     upload_dtype: Annotated[str, _one_of(*DTYPES)]

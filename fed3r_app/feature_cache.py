@@ -1,9 +1,10 @@
 """Features on disk, one record an image, shared by all processes without locks.
 
-A record is d float32 values and the CRC-32 of their bytes, at row * (4 d + 4) of one
-sparse file. A row counts only if its checksum fits, so a torn write, a truncated file
-and two writers of the same row can do no worse than make a row absent. Plain reads and
-writes, not a memory map: a full disk is then an error, not the end of the process.
+A record is d values (float32 unless told otherwise) and the CRC-32 of their bytes, at
+its row's place in one sparse file. A row counts only if its checksum fits, so a torn
+write, a truncated file and two writers of the same row can do no worse than make a row
+absent. Plain reads and writes, not a memory map: a full disk is then an error, not the
+end of the process.
 """
 
 import json
@@ -13,7 +14,7 @@ import tempfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,19 +34,26 @@ class FeatureCache:
         Number of features d.
     about : mapping
         What the folder holds, for people; written beside the features.
+    dtype : str
+        Of the values.
     """
 
-    def __init__(self, folder: Path, dim: int, about: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        dim: int,
+        about: Mapping[str, object],
+        dtype: str = "<f4",
+    ) -> None:
         self._folder = folder
         self._file = folder / "features.bin"
         self._about = about
         self._dim = dim
-        self._record = 4 * dim + _CHECKSUM_BYTES
+        self._dtype = np.dtype(dtype)
+        self._record = self._dtype.itemsize * dim + _CHECKSUM_BYTES
         self._writable = True
 
-    def read(
-        self, rows: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         """Return the features of some rows, and which of them were there.
 
         Parameters
@@ -55,12 +63,12 @@ class FeatureCache:
 
         Returns
         -------
-        NDArray of shape (m, d), float32
+        NDArray of shape (m, d)
             Zero where a row is absent.
         NDArray of shape (m,), bool
             Whether the row was there, whole.
         """
-        features = np.zeros((len(rows), self._dim), dtype="<f4")
+        features = np.zeros((len(rows), self._dim), dtype=self._dtype)
         found = np.zeros(len(rows), dtype=bool)
         damaged = 0
         try:
@@ -80,7 +88,7 @@ class FeatureCache:
             )
         return features, found
 
-    def write(self, rows: NDArray[np.int64], features: NDArray[np.float32]) -> None:
+    def write(self, rows: NDArray[np.int64], features: NDArray[Any]) -> None:
         """Keep the features of some rows.
 
         Where that fails, the reason is logged once and nothing more is written: a run
@@ -89,7 +97,7 @@ class FeatureCache:
         Parameters
         ----------
         rows : NDArray of shape (m,), int64
-        features : NDArray of shape (m, d), float32
+        features : NDArray of shape (m, d)
         """
         if not self._writable:
             return
@@ -97,7 +105,7 @@ class FeatureCache:
             self._prepare()
             with self._file.open("r+b") as file:
                 for row, values in zip(rows, features, strict=True):
-                    data = values.astype("<f4").tobytes()
+                    data = values.astype(self._dtype).tobytes()
                     file.seek(int(row) * self._record)
                     file.write(data + _checksum(data))
         except OSError as error:
@@ -109,9 +117,7 @@ class FeatureCache:
                 error,
             )
 
-    def _read_row(
-        self, file: BinaryIO, row: int
-    ) -> tuple[NDArray[np.float32] | None, bool]:
+    def _read_row(self, file: BinaryIO, row: int) -> tuple[NDArray[Any] | None, bool]:
         """Return a row's values or None, and whether it is free of damage."""
         file.seek(row * self._record)
         record = file.read(self._record)
@@ -121,7 +127,7 @@ class FeatureCache:
             return None, True
         if len(record) < self._record or checksum != _checksum(data):
             return None, False
-        return np.frombuffer(data, dtype="<f4"), True
+        return np.frombuffer(data, dtype=self._dtype), True
 
     def _prepare(self) -> None:
         """Make the folder, the file and its description unless they are there."""

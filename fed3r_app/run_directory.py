@@ -6,7 +6,6 @@ No torch here: `fed3r show` reads a run without loading it.
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import tempfile
@@ -16,7 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, count
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import cast
+
+from fed3r_app.json_lines import append_line, parse_object, plain, read_lines
 
 LATEST = "latest"
 OUTPUT_VARIABLE = "FED3R_OUTPUT_DIR"
@@ -104,6 +105,21 @@ class RunDirectory:
         return self.path / "statistics.safetensors"
 
     @property
+    def earlier_statistics_path(self) -> Path:
+        """The sums before those, for the case that the disk damages the last."""
+        return self.path / "statistics.earlier.safetensors"
+
+    @property
+    def ledger_path(self) -> Path:
+        """Who sent what when, and what became of it; one JSON line each."""
+        return self.path / "ledger.jsonl"
+
+    @property
+    def contributions_path(self) -> Path:
+        """Folder of the contributions that were kept."""
+        return self.path / "contributions"
+
+    @property
     def checkpoint_path(self) -> Path:
         """The fine-tuning after its last round."""
         return self.path / "checkpoint.safetensors"
@@ -130,7 +146,7 @@ class RunDirectory:
                 f"{self.path} must hold a finished run, got no "
                 f"{self.summary_path.name} there. {self._why_unfinished()}"
             ) from error
-        summary = _parse_object(text)
+        summary = parse_object(text)
         if summary is None:
             raise ValueError(
                 f"{self.summary_path} must be a JSON object, got something else. "
@@ -140,25 +156,11 @@ class RunDirectory:
 
     def append_metrics(self, values: Mapping[str, object]) -> None:
         """Add a line to metrics.jsonl; it is in the file when this returns."""
-        line = json.dumps(_plain(values), allow_nan=False) + "\n"
-        with self.metrics_path.open("ab+") as file:
-            _drop_torn_line(file)
-            file.write(line.encode())
+        append_line(self.metrics_path, values)
 
     def read_metrics(self) -> list[dict[str, object]]:
         """Return the lines of metrics.jsonl, without a last one that was cut off."""
-        if not self.metrics_path.exists():
-            return []
-        lines = self.metrics_path.read_text("utf-8", errors="replace").splitlines()
-        parsed = [_parse_object(line) for line in lines]
-        if parsed and parsed[-1] is None:
-            parsed.pop()
-        if None in parsed:
-            raise ValueError(
-                f"{self.metrics_path} line {parsed.index(None) + 1} must be a JSON "
-                "object, got something else. Is the file damaged?"
-            )
-        return [values for values in parsed if values is not None]
+        return read_lines(self.metrics_path)
 
     def drop_metrics_after(self, last_round: int) -> None:
         """Keep the metrics up to a round: those of a run that goes on from there."""
@@ -170,14 +172,12 @@ class RunDirectory:
         write_atomically(self.metrics_path, "".join(kept).encode())
 
     def _check_content(self, resume: bool) -> None:
-        """Raise unless the folder has what the run expects: a snapshot, or no run."""
+        """Raise unless the folder has what is expected: a run that began, or none."""
         name = f"run-name = {self.path.name!r}"
-        resumable = (self.statistics_path, self.checkpoint_path)
-        if resume and not any(path.is_file() for path in resumable):
+        if resume and not self.config_path.is_file():
             raise ValueError(
-                f"{name}: {self.path} must hold {self.statistics_path.name} or "
-                f"{self.checkpoint_path.name} when resume = true, got none. Set resume "
-                "= false to begin a run."
+                f"{name}: {self.path} must hold a run when resume = true, got no "
+                f"{self.config_path.name} there. Set resume = false to begin a run."
             )
         if not resume and any(path.exists() for path in self._files()):
             raise ValueError(
@@ -188,7 +188,7 @@ class RunDirectory:
     def _files(self) -> tuple[Path, ...]:
         models = (self.model_path, self.best_model_path, self.checkpoint_path)
         results = (self.summary_path, self.curves_path, self.statistics_path, *models)
-        return (self.config_path, self.metrics_path, *results)
+        return (self.config_path, self.metrics_path, self.ledger_path, *results)
 
     def _why_unfinished(self) -> str:
         """Return a sentence on what the absence of a summary may mean."""
@@ -254,37 +254,6 @@ def _link_latest(path: Path) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _drop_torn_line(file: BinaryIO) -> None:
-    """Cut what follows the last newline: the start of a line that was interrupted."""
-    kept = size = file.seek(0, os.SEEK_END)
-    while kept and (file.seek(kept - 1), file.read(1)) != (kept - 1, b"\n"):
-        kept -= 1
-    if kept < size:
-        file.truncate(kept)
-
-
 def _write_json(path: Path, values: Mapping[str, object]) -> None:
-    text = json.dumps(_plain(values), indent=2, ensure_ascii=False, allow_nan=False)
+    text = json.dumps(plain(values), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically(path, text.encode() + b"\n")
-
-
-def _parse_object(text: str) -> dict[str, object] | None:
-    """Return the JSON object in a text, or None where there is none."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
-def _plain(value: object) -> object:
-    """Return the value as JSON knows it: NaN and infinity as null, paths as text."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(each) for each in value]
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "item"):  # a scalar of NumPy or torch
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,17 @@ from fed3r_app.run_directory import write_atomically
 
 Setting = str | int | float | bool | None
 
-_KIND = "statistics of Fed3R, version 1"
+_KIND = "statistics of Fed3R, version 2"
+
+
+class DamagedFile(ValueError):
+    """A file that does not hold what was written to it."""
+
+
+class _OtherKind(ValueError):
+    """A whole file, but of another kind."""
+
+
 # What reading a file may raise that is not whole, or not one of ours.
 _UNREADABLE = (SafetensorError, ValueError, KeyError, TypeError, RuntimeError)
 
@@ -37,23 +47,50 @@ class Snapshot:
     ----------
     statistics : RidgeStatistics
         Their sum.
-    clients : tuple of str
-        Ids of the clients that are in it, each once, sorted.
+    contributions : dict
+        Digest of the contribution of each client that is in it, by client id.
     settings : dict
         What the sums depend on: backbone, feature map, classes … A run that goes on
         from here must have the same.
     progress : dict
         Rounds, bytes and seconds so far.
+    class_names : tuple of str
+        Names of the C classes.
+    forgotten : tuple of str
+        Clients that were taken out of the sums and are not to be asked again.
     """
 
     statistics: RidgeStatistics
-    clients: tuple[str, ...]
+    contributions: dict[str, str]
     settings: dict[str, Setting]
     progress: dict[str, int | float]
+    class_names: tuple[str, ...]
+    forgotten: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if len(set(self.clients)) < len(self.clients):
-            raise ValueError("A client must be in the sums once, got one twice.")
+        if len(self.class_names) != self.statistics.num_classes:
+            raise ValueError(
+                f"class_names must name {self.statistics.num_classes} classes, got "
+                f"{len(self.class_names)}."
+            )
+        if both := self.contributions.keys() & set(self.forgotten):
+            raise ValueError(
+                f"A client must be in the sums or forgotten, got both for {min(both)}."
+            )
+
+    def relabelled(self, class_names: Sequence[str]) -> Snapshot:
+        """Return the snapshot with the classes in another order, or with more."""
+        if tuple(class_names) == self.class_names:
+            return self
+        places = {name: place for place, name in enumerate(class_names)}
+        if unknown := [name for name in self.class_names if name not in places]:
+            raise ValueError(
+                f"The classes of the run must include {unknown[0]!r}, as in the sums "
+                f"saved before, got {len(places)} classes without it."
+            )
+        moved = {c: places[name] for c, name in enumerate(self.class_names)}
+        stats = self.statistics.relabelled(moved, len(places))
+        return replace(self, statistics=stats, class_names=tuple(class_names))
 
 
 def check_settings(
@@ -75,9 +112,11 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     # Where A is symmetric to the last bit, one triangle is enough.
     A = _upper(stats.A) if torch.equal(stats.A, stats.A.T) else stats.A
     about = {
-        "clients": list(snapshot.clients),
+        "contributions": snapshot.contributions,
         "settings": snapshot.settings,
         "progress": snapshot.progress,
+        "class_names": snapshot.class_names,
+        "forgotten": snapshot.forgotten,
     }
     write_tensors(path, _KIND, {"A": A, "b": stats.b, "counts": stats.counts}, about)
 
@@ -92,9 +131,11 @@ def load_snapshot(path: Path) -> Snapshot:
             b=b,
             counts=tensors["counts"],
         ),
-        clients=tuple(about["clients"]),
+        contributions=about["contributions"],
         settings=about["settings"],
         progress=about["progress"],
+        class_names=tuple(about["class_names"]),
+        forgotten=tuple(about["forgotten"]),
     )
 
 
@@ -127,24 +168,34 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            if metadata.get("kind") != kind:
-                raise ValueError(f"it says {metadata.get('kind')!r}")
+            _check_kind(path, kind, metadata.get("kind"))
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
         about = json.loads(metadata["about"])
         whole = _checksum(kind, tensors, about) == metadata["checksum"]
     except OSError as error:
         raise OSError(f"{path} can't be read: {error}.") from error
+    except _OtherKind:
+        raise
     except _UNREADABLE as error:
-        raise ValueError(
+        raise DamagedFile(
             f"{path} must hold the {kind}, got something else: {error}. Is the file "
             "cut off or damaged?"
         ) from error
     if not whole:
-        raise ValueError(
+        raise DamagedFile(
             f"{path} must hold the {kind} as they were written, got content that "
             "does not fit its checksum. The file is damaged."
         )
     return tensors, about
+
+
+def _check_kind(path: Path, kind: str, found: str | None) -> None:
+    """Raise unless a file says that it is of a kind."""
+    if found != kind:
+        raise _OtherKind(
+            f"{path} must hold the {kind}, got a file that says {found!r}. Is it of "
+            "another release, or another file?"
+        )
 
 
 def _checksum(

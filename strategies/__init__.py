@@ -5,7 +5,7 @@ from strategies.exchange import exchange
 from strategies.fed3r import Fed3R
 from strategies.fedncm import FedNCM
 from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
-from strategies.roster import Roster, meet_clients
+from strategies.roster import Roster, meet_clients, natural_key
 from strategies.scaffold import Scaffold
 from strategies.training_rounds import TrainedRound, TrainingRounds
 
@@ -20,6 +20,7 @@ __all__ = [
     "exchange",
     "make_optimizer",
     "meet_clients",
+    "natural_key",
     "optimizer_state",
     "restore_optimizer",
 ]

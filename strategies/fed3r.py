@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -20,7 +20,13 @@ from fed3r_app.core import (
     select_lambda,
     solve_ridge,
 )
-from fed3r_app.wire import count_bytes, pack_classifier, unpack_contribution
+from fed3r_app.ledger import ACCEPTED, FAILED, REFUSED, REPEATED, Entry
+from fed3r_app.wire import (
+    count_bytes,
+    pack_classifier,
+    read_digest,
+    unpack_contribution,
+)
 from strategies.cohorts import Cohorts
 from strategies.exchange import exchange
 from strategies.roster import Roster
@@ -28,6 +34,7 @@ from strategies.roster import Roster
 STATISTICS, EVALUATION = "train.statistics", "evaluate.statistics"
 _PROGRESS_SECONDS = 5.0
 OnRound = Callable[[int, MetricRecord, MetricRecord | None], None]
+OnReply = Callable[[Entry, ArrayRecord | None], None]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -56,6 +63,8 @@ class Fed3R(Strategy):
         Number of the first round, for a run that goes on.
     limits : Limits
         What is known of the clients' samples: statistics of others are refused.
+    contributions : mapping
+        Digest of each client's contribution that is in ``start``.
 
     Attributes
     ----------
@@ -65,6 +74,9 @@ class Fed3R(Strategy):
         Rounds so far.
     on_round : callable or None
         Called after each round with its number, its metrics and its evaluation.
+    on_reply : callable or None
+        Called with what becomes of a reply, and its record if that is to be counted,
+        before it is. What it raises ends the run, and the sum does not change.
     """
 
     def __init__(
@@ -79,6 +91,7 @@ class Fed3R(Strategy):
         eval_every: int = 1,
         first_round: int = 1,
         limits: Limits | None = None,
+        contributions: Mapping[str, str] | None = None,
     ) -> None:
         self.roster = roster
         self.cohorts = cohorts
@@ -89,7 +102,9 @@ class Fed3R(Strategy):
         self._intercept = intercept
         self._eval_every = eval_every
         self._first_round = first_round
+        self.contributions = dict(contributions or {})
         self.on_round: OnRound | None = None
+        self.on_reply: OnReply | None = None
         self._sum = RunningSum(start)
         self._space = (start.d, start.num_classes)
         self._limits = limits or Limits()
@@ -132,16 +147,18 @@ class Fed3R(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord]:
         """Fold the replies into the sum as they come; return what came."""
-        clients = {self.roster.nodes[client]: client for client in self._cohort}
+        clients = {node: client for client, node in self.roster.nodes.items()}
+        silent = set(self._cohort)
         upload_bytes, last_progress = 0, time.monotonic()
         for reply in replies:
-            client = clients.pop(reply.metadata.src_node_id, None)
+            client = clients.get(reply.metadata.src_node_id)
             if client is not None:
+                silent.discard(client)
                 upload_bytes += self._fold(client, reply)
             if time.monotonic() - last_progress > _PROGRESS_SECONDS:
                 last_progress = time.monotonic()
                 self._log_progress(server_round)
-        for client in clients.values():
+        for client in sorted(silent):
             log(WARNING, "Client %s did not reply", client)
         self.cohorts.close_round(self._cohort)
         metrics = MetricRecord(
@@ -159,7 +176,7 @@ class Fed3R(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterator[Message]:
         """Yield the classifier for every client, to try on its own images."""
-        return self._questions(self.cohorts.clients, EVALUATION, arrays, config)
+        return self._questions(self.roster.clients, EVALUATION, arrays, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -265,23 +282,47 @@ class Fed3R(Strategy):
             )
 
     def _fold(self, client: str, reply: Message) -> int:
-        """Add one client's statistics to the sum; return the bytes they took."""
+        """Add a client's statistics to the sum, once; return the bytes they took."""
         if reply.has_error():
-            self._refuse(client, reply.error.reason)
+            self._fail(Entry(client, FAILED, reason=reply.error.reason or "unknown"))
             return 0
-        size = count_bytes(reply.content)
+        size, digest = count_bytes(reply.content), ""
         try:
+            digest = read_digest(reply.content)
             record = reply.content.array_records["arrays"]
-            self._sum.add(unpack_contribution(record, self._space, self._limits))
+            contribution = unpack_contribution(record, self._space, self._limits)
         except (ValueError, KeyError) as error:
-            self._refuse(client, f"its statistics were refused: {error}")
-        else:
-            self.cohorts.count(client)
+            reason = f"its statistics were refused: {error}"
+            self._fail(Entry(client, REFUSED, digest, reason=reason))
+            return size
+        if client in self.contributions:
+            self._pass_over(client, digest)
+            return size
+        self._note(Entry(client, ACCEPTED, digest, contribution.n), record)
+        self._sum.add(contribution)
+        self.contributions[client] = digest
+        self.cohorts.count(client)
         return size
 
-    def _refuse(self, client: str, reason: str | None) -> None:
-        self.cohorts.fail(client, reason or "no reason given")
-        log(WARNING, "Client %s failed: %s", client, reason)
+    def _pass_over(self, client: str, digest: str) -> None:
+        """Note a reply of a client that is counted: nobody is counted twice."""
+        if self.contributions[client] == digest:
+            self._note(Entry(client, REPEATED, digest))
+            return
+        reason = "another contribution of this client is in the sums"
+        log(WARNING, "A reply of client %s is refused: %s", client, reason)
+        self._note(Entry(client, REFUSED, digest, reason=reason))
+
+    def _fail(self, entry: Entry) -> None:
+        """Note a reply that can't be counted; its client will be asked again."""
+        log(WARNING, "Client %s failed: %s", entry.client, entry.reason)
+        self._note(entry)
+        if entry.client not in self.contributions:
+            self.cohorts.fail(entry.client, entry.reason)
+
+    def _note(self, entry: Entry, record: ArrayRecord | None = None) -> None:
+        if self.on_reply:
+            self.on_reply(entry, record)
 
     def _log_progress(self, server_round: int) -> None:
         counted, total = len(self.cohorts.counted), len(self.cohorts.clients)

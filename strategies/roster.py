@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -36,6 +36,13 @@ class Roster:
     def clients(self) -> tuple[str, ...]:
         """Client ids, sorted: numbers by value, other names after them."""
         return tuple(self.nodes)
+
+    def without(self, clients: Collection[str]) -> Roster:
+        """Return the roster without some clients, who are not to be asked."""
+        nodes = {
+            client: node for client, node in self.nodes.items() if client not in clients
+        }
+        return replace(self, nodes=nodes)
 
 
 def meet_clients(
@@ -133,10 +140,10 @@ class _Meeting:
         )
 
     def roster(self) -> Roster:
-        nodes = dict(sorted(self.nodes.items(), key=lambda item: _natural(item[0])))
+        nodes = dict(sorted(self.nodes.items(), key=lambda item: natural_key(item[0])))
         return Roster(nodes, self._moments, self._upload_bytes, self._download_bytes)
 
 
-def _natural(client: str) -> tuple[bool, int, str]:
+def natural_key(client: str) -> tuple[bool, int, str]:
     """Return a sort key: "2" before "10", names after numbers."""
     return (not client.isdecimal(), int(client) if client.isdecimal() else 0, client)

@@ -93,10 +93,8 @@ def test_any_cut_and_any_flipped_bit_is_noticed(path):
 
 
 def test_another_kind_of_file_is_not_taken_for_a_checkpoint(path):
-    save_snapshot(path, Snapshot(RidgeStatistics.zeros(2, 2), (), {}, {}))
-    with pytest.raises(
-        ValueError, match=r"must hold the checkpoint .* it says 'statis"
-    ):
+    save_snapshot(path, Snapshot(RidgeStatistics.zeros(2, 2), {}, {}, {}, ("a", "b")))
+    with pytest.raises(ValueError, match=r"must hold the checkpoint .* says 'statis"):
         load_checkpoint(path)
 
 

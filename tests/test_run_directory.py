@@ -76,13 +76,12 @@ def test_an_empty_folder_can_be_used(tmp_path):
     assert open_run(tmp_path).path == tmp_path / "a"
 
 
-def test_resuming_needs_a_name_and_a_snapshot(run, tmp_path):
+def test_resuming_needs_a_name_and_a_run_that_began(run, tmp_path):
     with pytest.raises(ValueError, match=r"run-name must name the run .* got ''"):
         open_run(tmp_path, "", resume=True)
-    run.write_config({})
-    with pytest.raises(ValueError, match=r"must hold statistics\.safetensors"):
+    with pytest.raises(ValueError, match=r"must hold a run .* no config\.json"):
         open_run(tmp_path, resume=True)
-    run.statistics_path.touch()
+    run.write_config({})
     assert open_run(tmp_path, resume=True) == run
 
 

@@ -18,6 +18,7 @@ from fed3r_app.snapshots import (
 
 D, C = 7, 4
 SETTINGS = {"backbone": "pixels", "rf-sigma": 0.1 + 0.2, "rf-dim": 0, "ones": False}
+NAMES = ("cat", "dog", "ox", "ähre")
 PROGRESS = {"rounds": 3, "upload_bytes": 2**53 + 1, "seconds": 1e-17}
 
 
@@ -30,7 +31,12 @@ def make_statistics(d=D, seed=0):
 
 def make_snapshot(statistics=None):
     return Snapshot(
-        statistics or make_statistics(), ("a", "b", "ü"), SETTINGS, PROGRESS
+        statistics or make_statistics(),
+        {"a": "1" * 64, "b": "2" * 64, "ü": "1" * 64},
+        SETTINGS,
+        PROGRESS,
+        NAMES,
+        ("gone",),
     )
 
 
@@ -43,9 +49,11 @@ def assert_same(one, other):
         mine, theirs = getattr(one.statistics, name), getattr(other.statistics, name)
         assert mine.shape == theirs.shape and mine.dtype == theirs.dtype
         assert bits(mine) == bits(theirs)
-    assert one.clients == other.clients
-    assert one.settings == other.settings
-    assert one.progress == other.progress
+    for name in (
+        *("contributions", "settings", "progress"),
+        *("class_names", "forgotten"),
+    ):
+        assert getattr(one, name) == getattr(other, name)
 
 
 @pytest.fixture
@@ -77,7 +85,7 @@ def test_a_symmetric_matrix_takes_half_the_room(path):
 
 
 def test_the_statistics_of_nobody_can_be_saved(path):
-    snapshot = Snapshot(RidgeStatistics.zeros(D, C), (), {}, {})
+    snapshot = Snapshot(RidgeStatistics.zeros(D, C), {}, {}, {}, NAMES)
     save_snapshot(path, snapshot)
     assert_same(load_snapshot(path), snapshot)
 
@@ -135,10 +143,10 @@ def test_a_foreign_file_is_refused(path, content):
 
 def test_a_safetensors_file_of_another_kind_is_refused(path):
     path.write_bytes(safetensors.torch.save({"A": torch.zeros(2)}))
-    with pytest.raises(ValueError, match="it says None"):
+    with pytest.raises(ValueError, match="says None"):
         load_snapshot(path)
     write_tensors(path, "model of something", {"A": torch.zeros(2)}, {})
-    with pytest.raises(ValueError, match="it says 'model of something'"):
+    with pytest.raises(ValueError, match="says 'model of something'"):
         load_snapshot(path)
 
 
@@ -169,9 +177,28 @@ def test_a_failed_save_leaves_the_snapshot_before(path, monkeypatch):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_client_counted_twice_is_refused():
-    with pytest.raises(ValueError, match="must be in the sums once"):
-        Snapshot(make_statistics(), ("a", "a"), {}, {})
+def test_a_client_that_is_counted_and_forgotten_is_refused():
+    with pytest.raises(ValueError, match="in the sums or forgotten, got both for a"):
+        Snapshot(make_statistics(), {"a": ""}, {}, {}, NAMES, ("a",))
+
+
+def test_every_class_has_a_name():
+    with pytest.raises(ValueError, match="class_names must name 4 classes, got 2"):
+        Snapshot(make_statistics(), {}, {}, {}, ("cat", "dog"))
+
+
+def test_the_classes_of_a_snapshot_may_be_numbered_anew():
+    snapshot = make_snapshot()
+    more = ("ant", "ox", "cat", "ähre", "dog")
+    stats, then = snapshot.relabelled(more).statistics, snapshot.statistics
+    for c, name in enumerate(NAMES):
+        assert stats.counts[more.index(name)] == then.counts[c]
+        assert torch.equal(stats.b[:, more.index(name)], then.b[:, c])
+    assert torch.equal(stats.A, then.A)
+    assert (stats.num_classes, stats.n) == (5, then.n)
+    assert_same(snapshot.relabelled(more).relabelled(more), snapshot.relabelled(more))
+    with pytest.raises(ValueError, match="must include 'cat'"):
+        snapshot.relabelled(("ant", "dog", "ox", "ähre"))
 
 
 def test_a_run_goes_on_with_the_same_settings_only():

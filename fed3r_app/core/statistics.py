@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -112,6 +113,20 @@ class RidgeStatistics:
         return RidgeStatistics(
             self.A.to(device), self.b.to(device), self.counts.to(device)
         )
+
+    def relabelled(self, moved: Mapping[int, int], num_classes: int) -> RidgeStatistics:
+        """Return the same statistics with class c as class moved[c] of ``num_classes``.
+
+        Every class that has samples must have a place, and no two the same.
+        """
+        present = self.counts.nonzero().flatten().tolist()
+        places = [moved[c] for c in present]
+        if len(set(places)) < len(places):
+            raise ValueError(f"Classes must keep apart, got places {places[:10]}.")
+        b = self.b.new_zeros(self.d, num_classes)
+        counts = self.counts.new_zeros(num_classes)
+        b[:, places], counts[places] = self.b[:, present], self.counts[present]
+        return RidgeStatistics(self.A, b, counts)
 
     def _check_same_space(self, other: RidgeStatistics) -> None:
         check_same_space(self.b.shape, other.b.shape)

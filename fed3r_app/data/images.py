@@ -14,6 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+# Length of the digest of an image.
+DIGEST_BYTES = 16
 # Whatever Pillow raises for a file that is not a whole, sane image.
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
@@ -53,6 +55,13 @@ class ImageSet(ABC):
     @abstractmethod
     def image(self, index: int) -> Image.Image:
         """Return one image in RGB; nothing else is read."""
+
+    def digest(self, index: int) -> bytes:
+        """Return the digest of the content of one image."""
+        image = self.image(index)
+        return hashlib.blake2b(
+            repr(image.size).encode() + image.tobytes(), digest_size=DIGEST_BYTES
+        ).digest()
 
     @cached_property
     def identity(self) -> str:
@@ -97,6 +106,10 @@ class EncodedImages(ImageSet):
         """Return one image in RGB."""
         return _decode(io.BytesIO(self._files[index]), f"image {index}")
 
+    def digest(self, index: int) -> bytes:
+        """Return the digest of the bytes of one image."""
+        return hashlib.blake2b(self._files[index], digest_size=DIGEST_BYTES).digest()
+
     def _digest(self) -> str:
         # The lengths come first, so that no two lists of files run together.
         digest = _new_digest(repr([len(file) for file in self._files]))
@@ -129,16 +142,25 @@ class FileImages(ImageSet):
 
     def image(self, index: int) -> Image.Image:
         """Return one image in RGB."""
+        with self._open(index) as file:
+            return _decode(file, file.name)
+
+    def digest(self, index: int) -> bytes:
+        """Return the digest of the file of one image."""
+        with self._open(index) as file:
+            content = file.read()
+        return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+
+    def _open(self, index: int) -> BinaryIO:
+        """Return the open file of one image."""
         path = self._root / self._paths[index]
         try:
-            file = path.open("rb")
+            return path.open("rb")
         except OSError as error:
             raise FileNotFoundError(
                 f"Image {path} cannot be opened: {error.strerror}. "
                 "Is data-path complete?"
             ) from error
-        with file:
-            return _decode(file, str(path))
 
     def _digest(self) -> str:
         digest = _new_digest("files")
@@ -177,6 +199,10 @@ class GivenFeatures(ImageSet):
     @abstractmethod
     def features(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return the features (m, d) of some rows."""
+
+    def digest(self, index: int) -> bytes:
+        """Return a digest of the set and the row: they name the sample exactly."""
+        return _new_digest(f"{self.identity} {index}").digest()
 
     def image(self, index: int) -> Image.Image:
         """Refuse: there is none."""

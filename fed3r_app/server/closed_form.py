@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from logging import INFO, WARNING
 
@@ -19,12 +20,14 @@ from fed3r_app.costs import (
     statistics_upload_bytes,
 )
 from fed3r_app.held_out import HeldOut
+from fed3r_app.ledger import Entry
 from fed3r_app.recorder import Recorder
 from fed3r_app.run_errors import RunError
+from fed3r_app.run_state import RunState
 from fed3r_app.server.session import Session
-from fed3r_app.snapshots import Setting, Snapshot, check_settings, save_snapshot
+from fed3r_app.snapshots import Setting, Snapshot, check_settings
 from fed3r_app.wire import pack_feature_map, unpack_classifier
-from strategies import Cohorts, Fed3R, FedNCM, Roster
+from strategies import Cohorts, Fed3R, FedNCM, Roster, natural_key
 
 # Saving may take this share of the time, and does not happen more often than that.
 _SNAPSHOT_SHARE, _SNAPSHOT_SECONDS = 0.05, 10.0
@@ -75,6 +78,7 @@ def make_strategy(
     kind: type[Fed3R] = Fed3R,
     eval_every: int = 0,
     first_round: int = 1,
+    contributions: Mapping[str, str] | None = None,
 ) -> Fed3R:
     """Return a strategy with the settings of the run."""
     config = session.config
@@ -90,6 +94,7 @@ def make_strategy(
         limits=Limits.of(
             feature_map, session.backbone.feature_range, config.max_client_samples
         ),
+        contributions=contributions,
     )
 
 
@@ -106,6 +111,8 @@ class ClosedForm:
         From backbone features to those of the statistics.
     recorder : Recorder
         Where costs and metrics go.
+    state : RunState
+        Where contributions are written down and the sums saved.
     earlier : Snapshot or None
         What an earlier part of the run counted.
     """
@@ -116,11 +123,13 @@ class ClosedForm:
         roster: Roster,
         feature_map: FeatureMap,
         recorder: Recorder,
+        state: RunState,
         earlier: Snapshot | None = None,
     ) -> None:
         self._session = session
         self._map = feature_map
         self._recorder = recorder
+        self._state = state
         self._settings = self._what_sums_depend_on(len(roster.clients))
         if earlier:
             check_settings(earlier.settings, self._settings)
@@ -134,6 +143,7 @@ class ClosedForm:
             kind=FedNCM if session.config.method == "fedncm" else Fed3R,
             eval_every=session.config.evaluation_interval(self.cohorts.rounds_ahead),
             first_round=recorder.rounds + 1,
+            contributions=earlier.contributions if earlier else None,
         )
         self._held_out: HeldOut | None = session.held_out(feature_map)
         self._num_samples = self._strategy.statistics().n
@@ -146,6 +156,7 @@ class ClosedForm:
     def run(self, grid: Grid) -> Solution | None:
         """Ask the clients; return the classifier, or None if nobody was counted."""
         self._strategy.on_round = self._on_round
+        self._strategy.on_reply = self._on_reply
         try:
             result = self._strategy.start(
                 grid,
@@ -191,18 +202,25 @@ class ClosedForm:
         self._recorder.add_costs(up=int(up), down=int(down))
         return accuracy
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Clients that are not counted: of this part, and of those that were lost."""
+        here, gone = self.cohorts.missing, self._state.expected
+        return (*here, *sorted(gone - self.cohorts.counted - set(here)))
+
     def shortfall(self) -> str | None:
         """Return the sentence of a run that counted too few clients, else None."""
         cohorts, config = self.cohorts, self._session.config
+        missing, path = self.missing, self._session.directory.path
+        num_clients = len(cohorts.counted) + len(missing)
         # At the end of statistics-rounds any coverage will do, unless told otherwise.
-        wanted = 1 if cohorts.out_of_rounds else len(cohorts.clients)
+        wanted = 1 if cohorts.out_of_rounds else num_clients
         if len(cohorts.counted) >= (config.min_clients or wanted):
             return None
-        missing, path = cohorts.missing, self._session.directory.path
         named = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
         reason = cohorts.failures.get(missing[0], "not asked").rstrip(".")
         return (
-            f"{len(cohorts.counted)} of {len(cohorts.clients)} clients were counted; "
+            f"{len(cohorts.counted)} of {num_clients} clients were counted; "
             f"missing: {named}. Client {missing[0]}: {reason}. What was counted is in "
             f'{path}. To ask the others, run again with run-name="{path.name}" '
             "resume=true."
@@ -224,14 +242,15 @@ class ClosedForm:
 
     def _make_cohorts(self, roster: Roster, earlier: Snapshot | None) -> Cohorts:
         config = self._session.config
+        counted = earlier.contributions if earlier else {}
         return Cohorts(
-            roster.clients,
+            sorted({*roster.clients, *counted}, key=natural_key),
             per_round=config.clients_per_round,
             seed=config.seed,
             max_retries=config.max_retries,
             with_replacement=config.sampling == WITH_REPLACEMENT,
             max_rounds=config.statistics_rounds,
-            counted=earlier.clients if earlier else (),
+            counted=counted,
             rounds=self._recorder.rounds if earlier else 0,
         )
 
@@ -239,7 +258,8 @@ class ClosedForm:
         """Return what the sums start from."""
         device, num_classes = self._session.device, self._session.num_classes
         if earlier:
-            return earlier.statistics.to(device)
+            names = self._session.dataset.class_names
+            return earlier.relabelled(names).statistics.to(device)
         return RidgeStatistics.zeros(self._map.dim, num_classes, device)
 
     def _evaluate(self, number: int, arrays: ArrayRecord) -> MetricRecord:
@@ -251,6 +271,9 @@ class ClosedForm:
             W, present = unpack_classifier(arrays.to_numpy_ndarrays())
             metrics["accuracy"] = self._held_out.accuracy(W, present)
         return metrics
+
+    def _on_reply(self, entry: Entry, record: ArrayRecord | None) -> None:
+        self._state.note(entry, record, self._session.dataset.class_names)
 
     def _on_round(
         self, number: int, metrics: MetricRecord, evaluation: MetricRecord | None
@@ -285,18 +308,24 @@ class ClosedForm:
     def _save_now_and_then(self) -> None:
         pause = max(_SNAPSHOT_SECONDS, self._save_seconds / _SNAPSHOT_SHARE)
         if time.monotonic() - self._last_saved > pause:
-            self._save_snapshot()
+            try:
+                self._save_snapshot()
+            except OSError as error:  # perhaps there is room at the end
+                log(WARNING, "The sums so far could not be saved: %s", error)
+                self._last_saved = time.monotonic()
 
     def _save_snapshot(self) -> None:
         """Save the sums so far, with who is in them."""
         began = time.monotonic()
         snapshot = Snapshot(
             self._strategy.statistics(),
-            tuple(sorted(self.cohorts.counted)),
+            dict(sorted(self._strategy.contributions.items())),
             self._settings,
             self._recorder.progress(),
+            self._session.dataset.class_names,
+            tuple(sorted(self._state.forgotten)),
         )
-        save_snapshot(self._session.directory.statistics_path, snapshot)
+        self._state.save(snapshot)
         self._last_saved = time.monotonic()
         self._save_seconds = self._last_saved - began
 

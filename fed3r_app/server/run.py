@@ -8,6 +8,7 @@ from fed3r_app.checkpoints import Checkpoint, load_checkpoint
 from fed3r_app.config import Config
 from fed3r_app.recorder import Recorder
 from fed3r_app.run_errors import RunError
+from fed3r_app.run_state import RunState
 from fed3r_app.saved_model import SavedModel, save_model
 from fed3r_app.server.closed_form import (
     ClosedForm,
@@ -23,7 +24,7 @@ from fed3r_app.server.starts import (
     closed_form_start,
     random_start,
 )
-from fed3r_app.snapshots import Snapshot, load_snapshot
+from fed3r_app.snapshots import Snapshot
 from strategies import Roster
 
 
@@ -39,19 +40,20 @@ class _Run:
         self._grid = grid
         self._session = session
         self._config = session.config
+        self._state = RunState(session.directory, self._config.keep_contributions)
         self._snapshot, self._checkpoint = self._load_earlier()
         auto_sigma = (
             self._config.method == "fed3r-rf" and self._config.rf_sigma == "auto"
         )
-        self._roster: Roster = session.meet(
-            grid, with_moments=auto_sigma and not self._snapshot
-        )
+        everybody = session.meet(grid, with_moments=auto_sigma and not self._snapshot)
+        self._roster: Roster = everybody.without(self._state.forgotten)
+        self._num_clients = len(self._state.expected.union(self._roster.clients))
         self._recorder = self._make_recorder()
         self._outcome: dict[str, object] = {
             "method": self._config.method,
             "dataset": self._config.dataset,
             "status": "complete",
-            "clients": len(self._roster.clients),
+            "clients": self._num_clients,
             "clients_counted": None,
             "ridge_lambda": None,
             "num_classes": session.num_classes,
@@ -69,17 +71,16 @@ class _Run:
         directory, config = self._session.directory, self._config
         if not config.resume:
             return None, None
-        closed_form = config.method != "none" and directory.statistics_path.exists()
         tuned = config.finetune != "none" and directory.checkpoint_path.exists()
         return (
-            load_snapshot(directory.statistics_path) if closed_form else None,
+            self._state.load() if config.method != "none" else None,
             load_checkpoint(directory.checkpoint_path) if tuned else None,
         )
 
     def _make_recorder(self) -> Recorder:
         roster, earlier = self._roster, self._checkpoint or self._snapshot
         progress = earlier.progress if earlier else {}
-        recorder = Recorder(self._session.directory, len(roster.clients), progress)
+        recorder = Recorder(self._session.directory, self._num_clients, progress)
         recorder.add_costs(up=roster.upload_bytes, down=roster.download_bytes)
         return recorder
 
@@ -87,7 +88,9 @@ class _Run:
         """Return the closed-form classifier, saved; raise if too few are in it."""
         session, earlier = self._session, self._snapshot
         feature_map = choose_feature_map(session, self._roster, earlier)
-        phase = ClosedForm(session, self._roster, feature_map, self._recorder, earlier)
+        phase = ClosedForm(
+            session, self._roster, feature_map, self._recorder, self._state, earlier
+        )
         solution, shortfall = phase.run(self._grid), phase.shortfall()
         if solution:
             self._note_solution(phase, solution)
@@ -108,10 +111,10 @@ class _Run:
             self._session.dataset.class_names,
         )
         self._outcome |= {
-            "status": "partial" if cohorts.missing else "complete",
+            "status": "partial" if phase.missing else "complete",
             "accuracy": solution.accuracy,
             "clients_counted": len(cohorts.counted),
-            "missing_clients": list(cohorts.missing),
+            "missing_clients": list(phase.missing),
             "num_samples": stats.n,
             "absent_classes": absent_classes(names, stats),
             "feature_dim": solution.feature_map.dim,

@@ -16,6 +16,7 @@ the header before it believes any.
 """
 
 from fed3r_app.wire.classifier import count_bytes, pack_classifier, unpack_classifier
+from fed3r_app.wire.contribution import add_digest, read_digest
 from fed3r_app.wire.feature_maps import pack_feature_map, read_feature_map
 from fed3r_app.wire.hello import Hello, pack_hello, read_hello
 from fed3r_app.wire.layout import DTYPES, FORMS, RecordError, name_arrays
@@ -45,6 +46,7 @@ __all__ = [
     "RecordError",
     "StatisticsBuilder",
     "TrainingQuestion",
+    "add_digest",
     "count_bytes",
     "keep_names",
     "name_arrays",
@@ -55,6 +57,7 @@ __all__ = [
     "pack_losses",
     "pack_statistics",
     "pack_temperatures",
+    "read_digest",
     "read_feature_map",
     "read_hello",
     "read_losses",

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fed3r_app.wire import Hello, pack_hello, pack_statistics
+from fed3r_app.wire import Hello, add_digest, pack_hello, pack_statistics
 
 RUN = 1
 Node = Callable[[Message], Message | list[Message] | None]
@@ -121,11 +121,15 @@ def reply_with():
 def send_statistics(reply_with):
     """Make the reply with the statistics of some samples, float64 unless told."""
 
-    def reply(message, Z, y, num_classes, form="factor", dtype="float64"):
+    def reply(
+        message, Z, y, num_classes, form="factor", dtype="float64", digest="0" * 64
+    ):
         record = pack_statistics(
             torch.as_tensor(Z), torch.as_tensor(y), num_classes, form, dtype
         )
-        return reply_with(message, arrays=record)
+        made = reply_with(message, arrays=record)
+        add_digest(made.content, digest)
+        return made
 
     return reply
 

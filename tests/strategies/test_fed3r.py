@@ -257,6 +257,77 @@ def test_replies_of_strangers_and_second_replies_are_ignored(nodes):
     assert_close(fed3r.statistics().b, pooled.b)
 
 
+def judged(fed3r):
+    """Return what a strategy says of each reply, as it comes."""
+    said = []
+    fed3r.on_reply = lambda entry, record: said.append(
+        (entry.client, entry.outcome, record is not None)
+    )
+    return said
+
+
+def test_a_repeated_reply_is_ignored_and_a_different_one_refused(send_statistics):
+    Z, y = samples()
+    fed3r = strategy(1, ridge_lambda=LAM)
+    said = judged(fed3r)
+    list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
+    first = send_statistics(question(101), Z[:9], y[:9], C, digest="a" * 64)
+    # Other sums under the same digest are what a client with more threads sends.
+    again = send_statistics(question(101), Z[:9] * 1.001, y[:9], C, digest="a" * 64)
+    other = send_statistics(question(101), Z, y, C, digest="b" * 64)
+    fed3r.aggregate_train(1, [first, again, other, first])
+    assert said == [
+        ("0", "accepted", True),
+        ("0", "repeated", False),
+        ("0", "refused", False),
+        ("0", "repeated", False),
+    ]
+    assert fed3r.contributions == {"0": "a" * 64}
+    assert_close(fed3r.statistics().A, RidgeStatistics.of(Z[:9], y[:9], C).A)
+
+
+def test_who_was_counted_before_is_not_counted_again(send_statistics):
+    Z, y = samples()
+    start = RidgeStatistics.of(Z, y, C)
+    cohorts = Cohorts(["0"], per_round=0, seed=0, counted=["0"])
+    roster, counted = Roster({"0": 101}, None, 0, 0), {"0": "a" * 64}
+    fed3r = Fed3R(roster, cohorts, start, contributions=counted)
+    said = judged(fed3r)
+    late = send_statistics(question(101), Z, y, C, digest="a" * 64)
+    fed3r.aggregate_train(1, [late])
+    assert said == [("0", "repeated", False)]
+    assert torch.equal(fed3r.statistics().A, start.A)
+
+
+@pytest.mark.parametrize("digest", [None, "", "a" * 63, "G" * 64, 7, "a" * 64 + "\n"])
+def test_statistics_without_a_digest_are_refused(nodes, reply_with, digest):
+    Z, y = samples()
+    fed3r = strategy(1)
+    said = judged(fed3r)
+    list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
+    records = {"arrays": pack_statistics(Z, y, C)}
+    if digest is not None:
+        records["config"] = ConfigRecord({"digest": digest})
+    fed3r.aggregate_train(1, [reply_with(question(101), **records)])
+    assert said == [("0", "refused", False)]
+    assert "digest must be" in fed3r.cohorts.failures["0"]
+
+
+def test_what_can_not_be_written_down_is_not_counted(nodes):
+    Z, y = samples()
+    made = nodes(parts(Z, y))
+    fed3r = strategy(K, per_round=0, ridge_lambda=LAM)
+    list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
+
+    def full(entry, record):
+        raise OSError(28, "No space left on device")
+
+    fed3r.on_reply = full
+    with pytest.raises(OSError, match="No space left"):
+        fed3r.aggregate_train(1, [made[105](question(105))])
+    assert (fed3r.statistics().n, fed3r.contributions) == (0, {})
+
+
 def test_a_folded_reply_is_not_kept(nodes):
     Z, y = samples()
     made = nodes(parts(Z, y))
@@ -285,7 +356,8 @@ def test_bytes_are_those_that_travelled(make_grid, nodes):
     sent = [
         pack_statistics(Z, y, C, dtype="float64").count_bytes() for Z, y in parts(Z, y)
     ]
-    assert metrics["upload-bytes"] == sum(sent)
+    digests = K * ConfigRecord({"digest": "0" * 64}).count_bytes()
+    assert metrics["upload-bytes"] == sum(sent) + digests
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def test_all_files_of_a_run_are_there(run):
         "curves.png",
         "model.safetensors",
         "statistics.safetensors",
+        "ledger.jsonl",
     }
     metrics = (directory / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["round"] for line in metrics] == [1]
@@ -200,7 +201,7 @@ def test_weights_of_another_model_are_refused(run, tmp_path):
         ({"device": "cuda:99"}, "device must be"),
         ({"min_clients": 4}, "min-clients must be <= 3, the number of clients, got 4"),
         ({"run_name": "a/b"}, "run-name must be"),
-        ({"run_name": "new", "resume": True}, "resume = true, got none"),
+        ({"run_name": "new", "resume": True}, "resume = true, got no config"),
     ],
 )
 def test_wrong_settings_end_in_one_sentence(run, settings, sentence):

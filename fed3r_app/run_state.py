@@ -1,0 +1,147 @@
+"""What a run has saved: the snapshot, the ledger, the contributions it keeps.
+
+The snapshot is the truth. The ledger is written before it, so that nothing is ever in
+the sums that is not in the ledger; the other way round, `load` sets it right.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from logging import WARNING
+from pathlib import Path
+
+from flwr.app import ArrayRecord
+from flwr.common.logger import log
+
+from fed3r_app.contributions import (
+    Contribution,
+    drop_contributions_except,
+    load_contribution,
+    save_contribution,
+)
+from fed3r_app.ledger import (
+    ACCEPTED,
+    REPLACED,
+    Entry,
+    Ledger,
+    forgotten_clients,
+    standing_entries,
+)
+from fed3r_app.run_directory import RunDirectory
+from fed3r_app.snapshots import DamagedFile, Snapshot, load_snapshot, save_snapshot
+
+
+class RunState:
+    """The saved state of one run.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+        Its files.
+    keep : bool
+        Whether to keep contributions, each in a file of its own.
+
+    Attributes
+    ----------
+    expected : set of str
+        Clients that were ever counted: none of them may be left out unsaid, even if
+        all snapshots are damaged.
+    forgotten : set of str
+        Clients that are not to be asked.
+    """
+
+    def __init__(self, directory: RunDirectory, keep: bool = False) -> None:
+        self._directory = directory
+        self._keep = keep
+        self.ledger = Ledger(directory.ledger_path)
+        self.expected: set[str] = set()
+        self.forgotten: set[str] = set()
+
+    def load(self) -> Snapshot | None:
+        """Return the last snapshot that is whole, and clear up after a crash.
+
+        Clients that were accepted after it was written are not in it: they are to be
+        asked again, and the ledger is told so. None where there is no snapshot.
+        """
+        entries = self.ledger.entries()
+        snapshot = self._load_whole()
+        contributions = snapshot.contributions if snapshot else {}
+        self.expected = {*standing_entries(entries), *contributions}
+        self.forgotten = (
+            set(snapshot.forgotten) if snapshot else forgotten_clients(entries)
+        )
+        self.expected -= self.forgotten
+        self.ledger.reconcile(contributions, self.forgotten)
+        drop_contributions_except(self._directory.contributions_path, contributions)
+        return snapshot
+
+    def note(
+        self, entry: Entry, record: ArrayRecord | None, class_names: Sequence[str]
+    ) -> None:
+        """Write down what became of a reply, before it is counted."""
+        counted = entry.outcome in (ACCEPTED, REPLACED)
+        if self._keep and counted and record is not None:
+            folder = self._directory.contributions_path
+            save_contribution(folder, entry.client, entry.digest, record, class_names)
+        self.ledger.append(entry)
+
+    def kept(self, snapshot: Snapshot, client: str) -> Contribution | None:
+        """Return the contribution of a client in the sums, where it was kept."""
+        return load_contribution(
+            self._directory.contributions_path,
+            client,
+            snapshot.contributions[client],
+            snapshot.class_names,
+        )
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Save the sums; those saved before stay at hand."""
+        self.ledger.sync()
+        path = self._directory.statistics_path
+        if path.exists():
+            _link(path, self._directory.earlier_statistics_path)
+        save_snapshot(path, snapshot)
+
+    def save_without(self, snapshot: Snapshot, entry: Entry) -> None:
+        """Save sums from which something was taken out, and leave no trace of it."""
+        # First, so that no crash leaves sums that still hold it.
+        self._directory.earlier_statistics_path.unlink(missing_ok=True)
+        save_snapshot(self._directory.statistics_path, snapshot)
+        self.ledger.append(entry)
+        self.ledger.sync()
+        folder = self._directory.contributions_path
+        drop_contributions_except(folder, snapshot.contributions)
+
+    def _load_whole(self) -> Snapshot | None:
+        directory = self._directory
+        for path in (directory.statistics_path, directory.earlier_statistics_path):
+            try:
+                if path.exists():
+                    return load_snapshot(path)
+            except DamagedFile as error:
+                log(WARNING, "%s What is not in an earlier one is asked again.", error)
+        return None
+
+
+def readmit(snapshot: Snapshot, client: str) -> Snapshot:
+    """Return the snapshot with a client that was forgotten free to be asked again."""
+    if client not in snapshot.forgotten:
+        raise ValueError(
+            f"A client to admit again must have been forgotten, got {client!r}. "
+            f"Forgotten: {', '.join(snapshot.forgotten) or 'nobody'}."
+        )
+    rest = tuple(other for other in snapshot.forgotten if other != client)
+    return replace(snapshot, forgotten=rest)
+
+
+def _link(path: Path, other: Path) -> None:
+    """Let another name stand for a file; a system without links does without."""
+    temporary = other.with_name(f".{other.name}.link")
+    try:
+        temporary.unlink(missing_ok=True)
+        os.link(path, temporary)
+        os.replace(temporary, other)
+    except OSError:
+        temporary.unlink(missing_ok=True)
