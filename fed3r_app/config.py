@@ -10,7 +10,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Annotated, Any, Literal, get_type_hints
 
 from fed3r_app.data import check_dataset
@@ -154,7 +154,17 @@ class Config:
 
     @classmethod
     def from_run_config(cls, run_config: Mapping[str, Value]) -> Config:
-        """Return the settings in a run config, or raise ValueError with a sentence."""
+        """Return the settings in a run config, or raise ValueError with a sentence.
+
+        The same object for the same run config: every message to a client asks again.
+        """
+        # With their types: 1, 1.0 and true are equal, and not all of them allowed.
+        return cls._read(tuple((k, type(v), v) for k, v in run_config.items()))
+
+    @classmethod
+    @lru_cache(maxsize=8)
+    def _read(cls, items: tuple[tuple[str, type, Value], ...]) -> Config:
+        run_config = {key: value for key, _, value in items}
         readers = _readers()
         for key in run_config:
             if key not in readers:
@@ -268,12 +278,8 @@ def check_setting(key: str, value: Value) -> None:
     readers[key](key, value)
 
 
-@cache
-def _readers() -> Mapping[str, Reader]:
-    """Return the reader of each key, from the annotation of its field.
-
-    Once: it takes milliseconds, and every message to a client reads the config.
-    """
+def _readers() -> dict[str, Reader]:
+    """Return the reader of each key, from the annotation of its field."""
     hints = get_type_hints(Config, include_extras=True)
     return {_kebab(name): hint.__metadata__[0] for name, hint in hints.items()}
 

@@ -40,6 +40,7 @@ class InlineGrid(Grid):
         self, client_app: ClientApp, num_clients: int, run_config: UserConfig
     ) -> None:
         self._client_app = client_app
+        shared = dict(run_config)
         self._contexts = {
             _SERVER + 1 + partition: Context(
                 run_id=_RUN,
@@ -49,7 +50,7 @@ class InlineGrid(Grid):
                     "num-partitions": num_clients,
                 },
                 state=RecordDict(),
-                run_config=dict(run_config),
+                run_config=shared,
             )
             for partition in range(num_clients)
         }

@@ -123,3 +123,15 @@ def test_one_setting_can_be_checked_by_itself():
         check_setting("alpha", "big")
     with pytest.raises(ValueError, match=r"'alhpa' is not known.*'alpha'"):
         check_setting("alhpa", 1)
+
+
+def test_a_value_of_another_type_is_refused_however_equal_it_is():
+    # The same run config is read once; 1 equals true, and is not allowed here.
+    assert read(resume=True, run_name="a").resume
+    with pytest.raises(ValueError, match="resume must be true or false, got 1"):
+        read(resume=1, run_name="a")
+
+
+def test_the_same_run_config_is_read_once():
+    assert read(seed=3) is read(seed=3)
+    assert read(seed=3) is not read(seed=4)

@@ -46,7 +46,6 @@ def load_dataset(name: str, data_path: str) -> DataSet:
     data_path : str
         `data-path` of the run config; unused by those of PACKAGED.
     """
-    check_dataset(name)
     return _load_once(name, data_path)
 
 
@@ -54,4 +53,5 @@ def load_dataset(name: str, data_path: str) -> DataSet:
 @lru_cache(maxsize=4)
 def _load_once(name: str, data_path: str) -> DataSet:
     """Return a data set that is kept for the next call."""
+    check_dataset(name)
     return _LOADERS[name.partition(":")[0]](name, data_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from functools import cache
 from typing import get_type_hints
 
 from flwr.app import ConfigRecord
@@ -27,7 +28,7 @@ def read_feature_map(config: ConfigRecord) -> FeatureMap:
         }
     except KeyError as error:
         raise RecordError(f"A feature map must have the key {error}.") from None
-    kinds = get_type_hints(FeatureMap)
+    kinds = _kinds()
     for name, value in values.items():
         if type(value) is not kinds[name] or value < 0:  # type: ignore[operator]
             raise RecordError(
@@ -35,3 +36,9 @@ def read_feature_map(config: ConfigRecord) -> FeatureMap:
                 f"{value!r}."
             )
     return FeatureMap(**values)  # type: ignore[arg-type]
+
+
+@cache
+def _kinds() -> dict[str, type]:
+    """Return the type of each number, looked up once and not for every message."""
+    return get_type_hints(FeatureMap)

@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from simulation.bench.results import Options, Result
 
-NAMES = ("upload", "server", "solve", "extract", "engine", "reference", "scale")
+NAMES = (
+    "upload",
+    "server",
+    "solve",
+    "extract",
+    "engine",
+    "reference",
+    "scale",
+    "federation",
+)
 _DATA_VARIABLE = "FED3R_BENCH_DATA"
 _SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
