@@ -33,6 +33,7 @@ from strategies.roster import Roster
 
 STATISTICS, EVALUATION = "train.statistics", "evaluate.statistics"
 _PROGRESS_SECONDS = 5.0
+_LONGEST_REASON = 500
 OnRound = Callable[[int, MetricRecord, MetricRecord | None], None]
 OnReply = Callable[[Entry, ArrayRecord | None], None]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -284,15 +285,15 @@ class Fed3R(Strategy):
     def _fold(self, client: str, reply: Message) -> int:
         """Add a client's statistics to the sum, once; return the bytes they took."""
         if reply.has_error():
-            self._fail(Entry(client, FAILED, reason=reply.error.reason or "unknown"))
+            self._fail(Entry(client, FAILED, reason=_printable(reply.error.reason)))
             return 0
         size, digest = count_bytes(reply.content), ""
         try:
             digest = read_digest(reply.content)
-            record = reply.content.array_records["arrays"]
+            record = reply.content.array_records.get("arrays", ArrayRecord())
             contribution = unpack_contribution(record, self._space, self._limits)
-        except (ValueError, KeyError) as error:
-            reason = f"its statistics were refused: {error}"
+        except ValueError as error:
+            reason = _printable(f"its statistics were refused: {error}")
             self._fail(Entry(client, REFUSED, digest, reason=reason))
             return size
         if client in self.contributions:
@@ -327,6 +328,12 @@ class Fed3R(Strategy):
     def _log_progress(self, server_round: int) -> None:
         counted, total = len(self.cohorts.counted), len(self.cohorts.clients)
         log(INFO, "round %d: %d of %d clients counted", server_round, counted, total)
+
+
+def _printable(words: str | None) -> str:
+    """Return a peer's words for the log: on one line, and no novel."""
+    line = "".join(c if c.isprintable() else " " for c in words or "").strip()
+    return line[:_LONGEST_REASON] or "no reason given"
 
 
 def _read_evaluation(reply: Message) -> tuple[int, int, float]:

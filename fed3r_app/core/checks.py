@@ -77,13 +77,15 @@ def check_contribution(
 class _Sums:
     """The small sums that most rules are about.
 
-    ``diagonal`` (d,) of A, ``b`` (d, C_k) and ``counts`` (C_k,) of the classes present;
-    ``norms`` (d,) are at least sqrt(A_jj), and ``slack`` times them what rounding does.
+    ``diagonal`` (d,) of A, ``means`` (C_k, d) and ``counts`` (C_k,) of the classes
+    present, ``between`` (d,), the diagonal of b diag(1/n_c) b'; ``norms`` (d,) are
+    sqrt(A_jj) or more, and ``slack`` times them what rounding does.
     """
 
     diagonal: Tensor
-    b: Tensor
+    means: Tensor
     counts: Tensor
+    between: Tensor
     norms: Tensor
     slack: float
 
@@ -91,22 +93,20 @@ class _Sums:
     def of(cls, contribution: Contribution, dtype: torch.dtype) -> _Sums:
         if isinstance(contribution, StatisticsFactor):
             R, counts = contribution.R, contribution.counts.to(torch.float64)
-            diagonal, b = (R * R).sum(dim=0), R.T @ contribution.S
+            diagonal, b_transposed = (R * R).sum(dim=0), contribution.S.T @ R
         else:
             present = contribution.counts > 0
             diagonal = contribution.A.diagonal()
-            b = contribution.b[:, present]
+            b_transposed = contribution.b.T[present]
             counts = contribution.counts[present].to(torch.float64)
         n, kind = contribution.n, torch.finfo(dtype)
+        means = b_transposed / counts[:, None]
         # What is smaller than the smallest normal number is rounded by more than u.
         norms = diagonal.clamp(min=0).sqrt() + math.sqrt(n) * kind.tiny
         slack = 4 * math.sqrt(max(len(counts), 1)) * kind.eps
-        return cls(diagonal, b, counts, norms, slack + 16 * (n + len(diagonal)) * _EPS)
-
-    @property
-    def between(self) -> Tensor:
-        """Diagonal (d,) of b diag(1/n_c) b'."""
-        return (self.b * self.b / self.counts).sum(dim=1)
+        slack += 16 * (n + len(diagonal)) * _EPS
+        between = (means * b_transposed).sum(dim=0)
+        return cls(diagonal, means, counts, between, norms, slack)
 
     def rounding(self) -> Tensor:
         """Return how far each A_jj and M_jj (d,) may be off."""
@@ -140,24 +140,27 @@ def _check_trace(sums: _Sums, n: int, norm: float) -> None:
 
 
 def _check_range(sums: _Sums, n: int, low: Tensor, high: Tensor) -> None:
-    """Check n_c low <= b_c <= n_c high, and A_jj against sums of (z-low)(high-z)."""
-    rounding = sums.slack * torch.outer(sums.norms, sums.counts.sqrt())
-    inside = sums.b >= torch.outer(low, sums.counts) - rounding
-    inside &= sums.b <= torch.outer(high, sums.counts) + rounding
+    """Check low <= b_c / n_c <= high, and A_jj against sums of (z-low)(high-z)."""
+    if not len(sums.counts):
+        return
+    least, most = torch.aminmax(sums.means, dim=0)
+    rounding = sums.slack * sums.norms / float(sums.counts.min().sqrt())
+    inside = (least >= low - rounding) & (most <= high + rounding)
     if not bool(inside.all()):
-        j, c = (~inside).nonzero()[0].tolist()
+        j = int((~inside).nonzero()[0])
         raise InconsistentStatistics(
-            f"Features must lie in [{low[j]:.4g}, {high[j]:.4g}], got a mean of "
-            f"{sums.b[j, c] / sums.counts[c]:.6g} for feature {j}. Does the client use "
+            f"Features must lie in [{low[j]:.4g}, {high[j]:.4g}], got class means of "
+            f"{least[j]:.6g} to {most[j]:.6g} for feature {j}. Does the client use "
             "another backbone?"
         )
     # (z - low)(high - z) >= 0, summed: A_jj <= (low + high) sum_c b_jc - n low high.
-    most = (low + high) * sums.b.sum(dim=1) - n * low * high
-    most += sums.rounding() + (low + high).abs() * rounding.sum(dim=1)
-    if not bool((sums.diagonal <= most).all()):
-        j = int((sums.diagonal - most).argmax())
+    bound = (low + high) * (sums.counts @ sums.means) - n * low * high
+    in_sums = sums.slack * sums.norms * float(sums.counts.sqrt().sum())
+    bound += sums.rounding() + (low + high).abs() * in_sums
+    if not bool((sums.diagonal <= bound).all()):
+        j = int((sums.diagonal - bound).argmax())
         raise InconsistentStatistics(
-            f"A must be <= {most[j]:.6g} for feature {j} in [{low[j]:.4g}, "
+            f"A must be <= {bound[j]:.6g} for feature {j} in [{low[j]:.4g}, "
             f"{high[j]:.4g}] with these sums, got {sums.diagonal[j]:.6g}."
         )
 
@@ -180,10 +183,10 @@ def _check_matrix(stats: RidgeStatistics, sums: _Sums, limits: Limits) -> None:
             )
     chosen = _affordable_features(stats.d, len(sums.counts))
     A = stats.A if chosen is None else stats.A[chosen][:, chosen]
-    b = sums.b if chosen is None else sums.b[chosen]
-    X = b / sums.counts.sqrt()
+    means = sums.means if chosen is None else sums.means[:, chosen]
+    X = means * sums.counts.sqrt()[:, None]
     trace = float(A.diagonal().sum())
-    _check_semidefinite(A - X @ X.T, sums.slack * trace)
+    _check_semidefinite(A - X.T @ X, sums.slack * trace)
 
 
 def _affordable_features(d: int, num_present: int) -> Tensor | None:

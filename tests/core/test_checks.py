@@ -112,7 +112,7 @@ def test_features_out_of_range_are_refused(samples, value):
     builder = FactorBuilder(C)
     builder.add(Z, y)
     for contribution in (RidgeStatistics.of(Z, y, C), builder.build()):
-        refuses(contribution, r"Features must lie in \[0, 6.001\], got a mean of")
+        refuses(contribution, r"Features must lie in \[0, 6.001\], got class means of")
         check_contribution(contribution, Limits())
 
 

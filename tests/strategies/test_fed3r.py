@@ -169,7 +169,9 @@ def test_garbage_is_refused_asked_again_and_never_in_the_sum(
     pieces = parts(Z, y)
     made = nodes(pieces)
     bad = made[105] = lambda message: reply_with(
-        message, arrays=garbage(kind, Z[:8], y[:8])
+        message,
+        arrays=garbage(kind, Z[:8], y[:8]),
+        config=ConfigRecord({"digest": "a" * 64}),
     )
     fed3r = strategy(K, retries=2, ridge_lambda=LAM)
     grid = make_grid(made)
@@ -178,6 +180,7 @@ def test_garbage_is_refused_asked_again_and_never_in_the_sum(
     assert [node for node, _ in grid.log].count(105) == 3
     assert fed3r.cohorts.missing == ("4",)
     assert "refused" in fed3r.cohorts.failures["4"]
+    assert "digest" not in fed3r.cohorts.failures["4"]
     others = [pieces[i] for i in range(K) if i != 4]
     without = RidgeStatistics.of(
         torch.cat([Z for Z, _ in others]), torch.cat([y for _, y in others]), C
