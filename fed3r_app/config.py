@@ -101,7 +101,7 @@ class Config:
     dataset: Annotated[str, _dataset]
     data_path: Text
     partition: Annotated[str, _one_of("iid", "dirichlet", "by-class", "natural")]
-    alpha: Positive
+    alpha: Annotated[float, _not_negative]
 
     backbone: Text
     weights: Text

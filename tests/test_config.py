@@ -78,7 +78,7 @@ def test_a_key_like_no_other_is_refused_too():
         ("ridge-lambda", "0.01", "got '0.01'"),
         ("rf-sigma", -2.0, "'auto' or a number > 0, got -2.0"),
         ("rf-dim", 0, "a whole number >= 1, got 0"),
-        ("alpha", 0, "a number > 0, got 0"),
+        ("alpha", -1, "a number >= 0, got -1"),
         ("round-timeout", 0.0, "a number > 0, got 0.0"),
         ("clients-per-round", -1, "a whole number >= 0, got -1"),
         ("clients-per-round", 2.0, "a whole number >= 0, got 2.0"),
@@ -119,7 +119,7 @@ def test_settings_that_contradict_each_other_are_refused(changes, named):
 
 def test_one_setting_can_be_checked_by_itself():
     check_setting("alpha", 1)
-    with pytest.raises(ValueError, match="alpha must be a number > 0, got 'big'"):
+    with pytest.raises(ValueError, match="alpha must be a number >= 0, got 'big'"):
         check_setting("alpha", "big")
     with pytest.raises(ValueError, match=r"'alhpa' is not known.*'alpha'"):
         check_setting("alhpa", 1)

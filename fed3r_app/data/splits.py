@@ -27,13 +27,13 @@ def split_rows(
     scheme : str
         `partition` of the run config. "iid": a random split into equal parts.
         "dirichlet": each class is shared out in proportions drawn from
-        Dirichlet(alpha). "by-class": one class per client (the limit alpha -> 0);
-        with fewer clients than classes, whole classes are dealt over the clients.
+        Dirichlet(alpha). "by-class": one class per client, which is what alpha = 0
+        means; with fewer clients than classes, whole classes are dealt over them.
         "natural": as the data set comes.
     num_clients : int
         Number K of clients, `num-supernodes` in simulation.
     alpha : float
-        Concentration, alpha > 0; only "dirichlet" reads it.
+        Concentration, alpha >= 0; only "dirichlet" reads it.
     seed : int
         Seed of the draw; "natural" does not draw.
 
@@ -49,6 +49,8 @@ def split_rows(
         raise ValueError(f"num-supernodes must be >= 1, got {num_clients}.")
     if seed < 0:
         raise ValueError(f"seed must be >= 0, got {seed}.")
+    if scheme == "dirichlet" and alpha == 0:
+        scheme = "by-class"
     # Only "dirichlet" may tell one alpha from another: the others share a cache entry.
     return _split_once(
         dataset, scheme, num_clients, alpha if scheme == "dirichlet" else 0.0, seed
@@ -93,8 +95,8 @@ def _dirichlet(
     # The draw sums K gamma(alpha) variables, which must not overflow either.
     if not (alpha > 0 and math.isfinite(alpha * num_clients)):
         raise ValueError(
-            f"alpha must be > 0 and finite, got {alpha!r}. For one class per client, "
-            'the limit of a small alpha, use partition = "by-class".'
+            f"alpha must be >= 0 and finite, got {alpha!r}. With 0 every client has "
+            "one class."
         )
     if num_clients > len(labels):
         raise ValueError(
@@ -115,8 +117,9 @@ def _dirichlet(
     partitioner.dataset = Dataset.from_dict(
         {"label": labels, "row": np.arange(len(labels))}
     )
+    # [:] reads a part at once; its column alone would be read row by row.
     return [
-        np.array(partitioner.load_partition(client)["row"], dtype=np.int64)
+        np.array(partitioner.load_partition(client)[:]["row"], dtype=np.int64)
         for client in range(num_clients)
     ]
 

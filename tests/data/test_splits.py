@@ -150,9 +150,31 @@ def test_natural_needs_natural_clients():
         split_rows(make_dataset([0, 1]), "natural", 2, 0, 0)
 
 
-@pytest.mark.parametrize("alpha", [0, -1.0, float("nan"), float("inf"), 1.7e308])
+def test_an_alpha_of_zero_means_one_class_per_client():
+    labels = np.repeat(np.arange(10), 20)
+    dataset = make_dataset(labels)
+    split = split_rows(dataset, "dirichlet", 10, 0, 3)
+    assert {len(np.unique(labels[part])) for part in split} == {1}
+    assert split is split_rows(dataset, "by-class", 10, 0.1, 3)
+
+
+def test_cifar_100_at_the_papers_alphas():
+    # 100 classes of 50 in place of 500 images, 100 clients.
+    labels = np.repeat(np.arange(100), 50)
+    dataset = make_dataset(labels)
+    classes = []
+    for alpha in (0, 0.05, 0.1, 0.5, 1, 10, 1000):
+        split = split_rows(dataset, "dirichlet", 100, alpha, 0)
+        assert sum(map(len, split)) == len(labels)
+        classes.append(np.mean([len(np.unique(labels[part])) for part in split]))
+    assert classes[0] == 1
+    assert classes == sorted(classes)
+    assert classes[-1] > 40  # of 50 images
+
+
+@pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf"), 1.7e308])
 def test_dirichlet_refuses_an_alpha_it_cannot_draw_from(alpha):
-    with pytest.raises(ValueError, match=r"alpha must be > 0 and finite.*by-class"):
+    with pytest.raises(ValueError, match=r"alpha must be >= 0 and finite"):
         split_rows(make_dataset([0] * 20), "dirichlet", 10, alpha, 0)
 
 
