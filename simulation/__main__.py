@@ -7,7 +7,7 @@ import signal
 import sys
 from pathlib import Path
 
-from simulation import coupons
+from simulation import coupons, federation_command
 from simulation.bench import command as bench
 from simulation.compare_starts import compare_starts
 from simulation.private_superlink import PrivateSuperLink
@@ -40,6 +40,12 @@ def main(arguments: list[str] | None = None) -> int:
             "coupons", help="rounds to draw a share of the clients with replacement"
         )
     )
+    federation_command.add_arguments(
+        commands.add_parser(
+            "federation",
+            help="clients, classes and sizes of a federation, and a picture",
+        )
+    )
     known, options = parser.parse_known_args(arguments)
     if known.command == "flwr-run":
         return _flwr_run(options)
@@ -60,6 +66,7 @@ _RUN = {
     "bench": bench.run,
     "compare-starts": _compare_starts,
     "coupons": coupons.run,
+    "federation": federation_command.run,
 }
 
 

@@ -27,6 +27,8 @@ from fed3r_app.data.images import DataSet, FileImages
 from fed3r_app.data.split_files import SplitFile, read_split_file
 
 _LOG = logging.getLogger(__name__)
+# root, image ids -> paths relative to root
+FindImages = Callable[[Path, Sequence[str]], list[str]]
 
 
 def find_landmarks_images(root: Path, image_ids: Sequence[str]) -> list[str]:
@@ -47,7 +49,7 @@ class _Federation:
 
     archive: str
     train_file: str
-    find_images: Callable[[Path, Sequence[str]], list[str]]
+    find_images: FindImages
 
 
 _FEDERATIONS = {
@@ -73,6 +75,19 @@ FEDERATION_NAMES = tuple(_FEDERATIONS)
 
 def load_published(name: str, data_path: str) -> DataSet:
     """Return a published federation; its natural clients are users or places."""
+    return _load(name, data_path, _FEDERATIONS[name].find_images)
+
+
+def load_published_labels(name: str, data_path: str) -> DataSet:
+    """Return a published federation from its split files alone.
+
+    Labels and clients are there; the images are not, and can't be read.
+    """
+    return _load(name, data_path, lambda _root, image_ids: list(image_ids))
+
+
+def _load(name: str, data_path: str, find_images: FindImages) -> DataSet:
+    """Return a published federation whose images lie where find_images says."""
     federation = _FEDERATIONS[name]
     root = existing_folder(name, data_path)
     train_path = _find_split_file(name, federation, root, federation.train_file)
@@ -86,7 +101,7 @@ def load_published(name: str, data_path: str) -> DataSet:
             train.num_without_user,
         )
     # One look-up for both: the annotations of iNaturalist are large.
-    paths = federation.find_images(root, train.image_ids + test.image_ids)
+    paths = find_images(root, train.image_ids + test.image_ids)
     # The published classes are 0 .. C-1; ranking them also serves a cut of the files.
     classes = np.unique(np.concatenate([train.classes, test.classes]))
     clients, client_names = _group_by_user(train.users)

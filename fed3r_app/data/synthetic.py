@@ -20,7 +20,7 @@ from fed3r_app.data.images import DataSet, GivenFeatures
 NAME = "synthetic"
 # Chance that a client's next image is of the same class as the one before: so many
 # (client, class) pairs as iNaturalist-Users-120K has.
-_SAME_CLASS = 0.6
+_SAME_CLASS = 0.57
 # Noise per sqrt(d): two centres are 7 standard deviations apart, whatever d.
 _NOISE = 0.2
 _TEST, _TEST_PER_CLASS = 1000, 2

@@ -71,8 +71,8 @@ def test_a_client_has_fewer_classes_than_images_drawn_one_by_one():
     dataset = load_dataset("synthetic:clients=2000,classes=1000,mean=13", "")
     labels = dataset.train.labels
     pairs = sum(len(np.unique(labels[rows])) for rows in dataset.clients)
-    # A run of one class has mean length 1 / 0.4; each client begins one.
-    begun = 2000 + 0.4 * (len(labels) - 2000)
+    # A run of one class has mean length 1 / 0.43; each client begins one.
+    begun = 2000 + 0.43 * (len(labels) - 2000)
     assert pairs == pytest.approx(begun, rel=0.03)
 
 
