@@ -75,8 +75,9 @@ def _draw_labels(figure: Figure, axes: Axes, federation: Federation) -> None:
 
 def _evenly(order: NDArray[np.int64], most: int) -> NDArray[np.int64]:
     """Return at most so many entries, evenly spaced."""
-    number = min(most, len(order))
-    return order[np.linspace(0, len(order) - 1, number).astype(int)]
+    places = np.linspace(0, len(order) - 1, min(most, len(order))).astype(int)
+    chosen: NDArray[np.int64] = order[places]
+    return chosen
 
 
 def _pool(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
