@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from flwr.app import Context
@@ -16,10 +16,18 @@ from fed3r_app.backbones import load_backbone
 from fed3r_app.config import Config
 from fed3r_app.contribution_digest import contribution_digest, image_digests
 from fed3r_app.core import FeatureMap
-from fed3r_app.data import DataSet, load_dataset, split_rows
+from fed3r_app.data import (
+    LOCAL,
+    DataSet,
+    ImageSet,
+    load_dataset,
+    load_local,
+    split_rows,
+)
 from fed3r_app.devices import cache_dir, resolve_device
 from fed3r_app.features import cached_features, extract_features
 from fed3r_app.image_batches import ImageBatches
+from fed3r_app.label_space import LabelSpace
 from fed3r_app.progress import Progress
 from fed3r_app.softmax_model import tuned_backbone
 
@@ -33,20 +41,26 @@ class Node:
         Flower's: run config, node config, state.
     tuned : mapping
         Fine-tuned arrays of the backbone, by name; empty for the pretrained one.
+    labels : tuple of str or None
+        The classes of the whole run, where the images are the node's own.
     """
 
     def __init__(
-        self, context: Context, tuned: Mapping[str, Tensor] | None = None
+        self,
+        context: Context,
+        tuned: Mapping[str, Tensor] | None = None,
+        labels: tuple[str, ...] | None = None,
     ) -> None:
         self._node_config = context.node_config
         self._node_id = context.node_id
+        self._labels = labels
         self.config = Config.from_run_config(context.run_config)
         self.device = resolve_device(self.config.device)
         self.backbone = load_backbone(
             self.config.backbone,
             self.config.weights,
             self.config.image_size,
-            self._dataset().feature_dim,
+            self.dataset.feature_dim,
         )
         self._is_tuned = bool(tuned)
         if tuned:
@@ -65,15 +79,49 @@ class Node:
         """How many clients there are; 0 where the node can't know."""
         return int(self._node_config.get("num-partitions", 0))
 
-    def local_data(self) -> LocalData:
-        """Return the client's images as features."""
-        dataset, rows = self._dataset(), self._rows()
-        labels, num_classes = dataset.train.labels[rows], len(dataset.class_names)
-        return LocalData(rows, labels, self._read_features(), num_classes)
+    @property
+    def has_own_images(self) -> bool:
+        """Whether the images are the node's own, not a part of a common data set."""
+        return self.config.dataset == LOCAL
+
+    @cached_property
+    def dataset(self) -> DataSet:
+        """The node's own images, or the data set that the clients share."""
+        data_path = str(self._node_config.get("data-path", ""))
+        if not self.has_own_images:
+            if data_path:
+                raise ValueError(
+                    f"dataset must be {LOCAL!r} to use the images of node "
+                    f"{self.client_id} (data-path = {data_path!r}), got "
+                    f"{self.config.dataset!r}."
+                )
+            return load_dataset(self.config.dataset, self.config.data_path)
+        if not data_path or "client-id" not in self._node_config:
+            raise ValueError(
+                f"The node config must give data-path and client-id when dataset = "
+                f"{LOCAL!r}, got {dict(self._node_config)} for node {self._node_id}. "
+                "Start the SuperNode with --node-config "
+                '\'data-path="/data" client-id="clinic-7"\'.'
+            )
+        try:
+            return load_local(data_path)
+        except (OSError, ValueError) as error:
+            raise type(error)(f"Client {self.client_id}: {error}") from None
+
+    def local_data(self, *, test: bool = False) -> LocalData:
+        """Return the client's images as features: those to train on, or to test."""
+        dataset = self.dataset
+        images = dataset.test if test else dataset.train
+        if images is None:
+            raise ValueError(f"Client {self.client_id} has no test images.")
+        rows = np.arange(len(images)) if test else self._rows()
+        labels = self._label_numbers()[images.labels[rows]]
+        num_classes = len(self._labels or dataset.class_names)
+        return LocalData(rows, labels, self._read_features(images), num_classes)
 
     def contribution_digest(self, feature_map: FeatureMap) -> str:
         """Return the digest of all that goes into this client's statistics."""
-        dataset, rows = self._dataset(), self._rows()
+        dataset, rows = self.dataset, self._rows()
         names = [dataset.class_names[label] for label in dataset.train.labels[rows]]
         images = image_digests(dataset.train, rows, cache_dir())
         settings = {
@@ -88,18 +136,24 @@ class Node:
     def image_batches(self, augment: np.random.Generator | None) -> ImageBatches:
         """Return the client's images as input of the network."""
         return ImageBatches(
-            self._dataset().train,
+            self.dataset.train,
             self._rows(),
             self.backbone.preprocess,
             self.device,
             augment,
         )
 
-    def _dataset(self) -> DataSet:
-        return load_dataset(self.config.dataset, self.config.data_path)
+    def _label_numbers(self) -> NDArray[np.int64]:
+        """Return the run's number of each of the data set's classes."""
+        names = self.dataset.class_names
+        if self._labels is None:
+            return np.arange(len(names))
+        return LabelSpace(self._labels).numbers(self.client_id, names)
 
     def _rows(self) -> NDArray[np.int64]:
         """Return which images of the data set are this client's."""
+        if self.has_own_images:
+            return np.arange(len(self.dataset.train))
         if not {"partition-id", "num-partitions"} <= self._node_config.keys():
             raise ValueError(
                 "The node config must give partition-id and num-partitions, got "
@@ -108,7 +162,7 @@ class Node:
             )
         config = self.config
         split = split_rows(
-            self._dataset(),
+            self.dataset,
             config.partition,
             self.num_partitions,
             config.alpha,
@@ -116,8 +170,8 @@ class Node:
         )
         return split[int(self._node_config["partition-id"])]
 
-    def _read_features(self) -> ReadFeatures:
-        images, device = self._dataset().train, self.device
+    def _read_features(self, images: ImageSet) -> ReadFeatures:
+        device = self.device
         dtype = self.config.extract_dtype
         progress = Progress(f"client {self.client_id}, images")
         if self._is_tuned:  # never asked for again: not worth a place in the cache

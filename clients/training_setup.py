@@ -20,6 +20,7 @@ from fed3r_app.wire import (
     RUNNING,
     TrainingQuestion,
     pack_arrays,
+    read_labels,
     unpack_arrays,
 )
 
@@ -36,7 +37,8 @@ class TrainingNode:
     """
 
     def __init__(self, context: Context, content: RecordDict) -> None:
-        self._node = Node(context)
+        labels = read_labels(content.config_records["config"])
+        self._node = Node(context, labels=labels)
         self._state = context.state
         self._content = content
         self._question = TrainingQuestion.read(content.config_records["config"])

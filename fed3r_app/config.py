@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_type_hints
 
-from fed3r_app.data import check_dataset
+from fed3r_app.data import LOCAL, check_dataset
 from fed3r_app.wire import DTYPES, FORMS
 
 Value = str | int | float | bool
@@ -21,6 +21,8 @@ Reader = Callable[[str, Value], Value]
 
 # How often ``eval-every = "auto"`` evaluates, about.
 _EVALUATIONS = 20
+# ``clients-per-round = "auto"`` in simulation: enough rounds to see the curve.
+_SIMULATED_PER_ROUND = 2
 WITHOUT_REPLACEMENT, WITH_REPLACEMENT = "without-replacement", "with-replacement"
 
 
@@ -102,6 +104,7 @@ class Config:
     data_path: Text
     partition: Annotated[str, _one_of("iid", "dirichlet", "by-class", "natural")]
     alpha: Annotated[float, _not_negative]
+    labels: Text
 
     backbone: Text
     weights: Text
@@ -115,7 +118,7 @@ class Config:
     rf_dim: Annotated[int, _at_least(1)]
     rf_sigma: AutoOrPositive
 
-    clients_per_round: Count
+    clients_per_round: Annotated[int | Literal["auto"], _auto_or_count]
     sampling: Annotated[str, _one_of(WITHOUT_REPLACEMENT, WITH_REPLACEMENT)]
     statistics_rounds: Count
     max_retries: Count
@@ -179,6 +182,18 @@ class Config:
         config._check_together()
         return config
 
+    @property
+    def per_round(self) -> int:
+        """Clients a round; 0 is all at once."""
+        if self.clients_per_round == "auto":
+            return 0 if self.dataset == LOCAL else _SIMULATED_PER_ROUND
+        return self.clients_per_round
+
+    @property
+    def given_labels(self) -> tuple[str, ...]:
+        """The classes that the run config names, in its order; () if it names none."""
+        return tuple(name.strip() for name in self.labels.split(",") if name.strip())
+
     def evaluation_interval(self, rounds: int) -> int:
         """Return after how many of so many rounds to evaluate; 0 is at the end."""
         if self.eval_every == "auto":
@@ -207,7 +222,7 @@ class Config:
                 f"got {self.statistics_rounds}: there are ceil(clients / "
                 "clients-per-round) rounds."
             )
-        if self.sampling == WITH_REPLACEMENT and not self.clients_per_round:
+        if self.sampling == WITH_REPLACEMENT and not self.per_round:
             raise ValueError(
                 f"clients-per-round must be >= 1 with sampling = {WITH_REPLACEMENT!r}, "
                 "got 0 (all)."
@@ -218,6 +233,13 @@ class Config:
                 f"features, and only then, got {self.backbone!r} with "
                 f"{self.dataset!r}."
             )
+        if self.labels and self.dataset != LOCAL:
+            raise ValueError(
+                f"labels must be '' unless dataset = {LOCAL!r}, got {self.labels!r}: "
+                f"dataset = {self.dataset!r} has its own classes."
+            )
+        if len(set(self.given_labels)) < len(self.given_labels):
+            raise ValueError(f"labels must differ, got {self.labels!r}.")
         if self.resume and not self.run_name:
             raise ValueError("run-name must name the run to resume, got ''.")
         self._check_fine_tuning()

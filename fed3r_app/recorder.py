@@ -49,6 +49,11 @@ class Recorder:
         self._paper_upload_bytes += paper_up
         self._flops += flops / self._num_clients
 
+    def set_clients(self, num_clients: int) -> None:
+        """Take another number of clients: some have come, costs are means over all."""
+        self._flops *= self._num_clients / num_clients
+        self._num_clients = num_clients
+
     def end_round(self, values: Mapping[str, object]) -> None:
         """Write a line of metrics and a line of log for a round."""
         self.rounds += 1

@@ -1,11 +1,12 @@
 """Flower strategies: what the server does with the clients' replies."""
 
+from strategies.client_evaluation import evaluate_on_clients
 from strategies.cohorts import Cohorts
 from strategies.exchange import exchange
 from strategies.fed3r import Fed3R
 from strategies.fedncm import FedNCM
 from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
-from strategies.roster import Roster, meet_clients, natural_key
+from strategies.roster import Reception, Roster, meet_clients, natural_key
 from strategies.scaffold import Scaffold
 from strategies.training_rounds import TrainedRound, TrainingRounds
 
@@ -13,10 +14,12 @@ __all__ = [
     "Cohorts",
     "Fed3R",
     "FedNCM",
+    "Reception",
     "Roster",
     "Scaffold",
     "TrainedRound",
     "TrainingRounds",
+    "evaluate_on_clients",
     "exchange",
     "make_optimizer",
     "meet_clients",

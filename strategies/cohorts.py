@@ -53,7 +53,7 @@ class Cohorts:
         self.failures: dict[str, str] = {}
         self._attempts: dict[str, int] = {}
         self._max_retries = max_retries
-        self._per_round = min(per_round or len(self.clients), len(self.clients))
+        self._wanted_per_round = per_round
         self._with_replacement = with_replacement
         self._max_rounds = max_rounds
         self._rounds = rounds
@@ -65,6 +65,10 @@ class Cohorts:
         self._open = set(self._queue)  # neither counted nor given up
         for _ in range(rounds if with_replacement else 0):
             self._draw_of_all()
+
+    @property
+    def _per_round(self) -> int:
+        return min(self._wanted_per_round or len(self.clients), len(self.clients))
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -85,6 +89,16 @@ class Cohorts:
     def out_of_rounds(self) -> bool:
         """Whether the rounds with replacement have reached their limit."""
         return self._with_replacement and 0 < self._max_rounds <= self._rounds
+
+    def add(self, client: str) -> None:
+        """Take in a client that came later, or came back; it is asked if missing."""
+        if client not in self.clients:
+            self.clients += (client,)
+        if client not in self.counted:
+            self._attempts.pop(client, None)
+            if client not in self._open:
+                self._open.add(client)
+                self._queue.append(client)
 
     def draw(self) -> list[str]:
         """Return the clients to ask in the next round."""

@@ -13,13 +13,18 @@ from flwr.serverapp import Grid
 # Flower's simulation scans every stored message for every node, again and again: more
 # messages at once than this make it slower, not faster.
 IN_FLIGHT = 32
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
+_SHORTEST_PAUSE, _LONGEST_PAUSE, _IDLE_PAUSE = 0.02, 1.0, 0.2
+_END = object()
 
 
 def exchange(
-    grid: Grid, messages: Iterable[Message], *, timeout: float
+    grid: Grid,
+    messages: Iterable[Message | None],
+    *,
+    timeout: float,
+    in_flight: int = IN_FLIGHT,
 ) -> Iterator[Message]:
-    """Yield the replies to messages as they arrive, at most ``IN_FLIGHT`` under way.
+    """Yield the replies to messages as they arrive, ``in_flight`` under way at most.
 
     Unlike ``Grid.send_and_receive`` it holds no reply back: the caller folds each one
     and drops it, so memory does not grow with the number of clients.
@@ -28,32 +33,40 @@ def exchange(
     ----------
     grid : Grid
         Where to push and pull.
-    messages : Iterable[Message]
-        What to send; taken from the iterable only when there is room.
+    messages : Iterable[Message or None]
+        What to send; taken from the iterable only when there is room. None says that
+        there is nothing to send now, but may be later.
     timeout : float
         Seconds from sending a message after which its reply is no longer waited for.
         A node that is silent yields nothing.
+    in_flight : int
+        Most messages under way at once.
     """
     waiting: dict[str, tuple[Message, float]] = {}
-    queue = iter(messages)
+    queue, more = iter(messages), True
     pause = _SHORTEST_PAUSE
     while True:
-        while len(waiting) < IN_FLIGHT and (message := next(queue, None)) is not None:
+        while more and len(waiting) < in_flight:
+            message = next(queue, _END)
+            more = message is not _END
+            if not isinstance(message, Message):
+                break
             # One at a time: a node that is gone has its message dropped, unsaid.
             for message_id in grid.push_messages([message]):
                 waiting[message_id] = (message, time.monotonic() + timeout)
-        if not waiting:
+        if not waiting and not more:
             return
         now = time.monotonic()  # before pulling: what has come by then is not late
-        replies = deque(grid.pull_messages(list(waiting)))
-        pause = _SHORTEST_PAUSE if replies else min(pause * 1.5, _LONGEST_PAUSE)
+        replies = deque(grid.pull_messages(list(waiting)) if waiting else ())
+        longest = _LONGEST_PAUSE if waiting else _IDLE_PAUSE
+        pause = _SHORTEST_PAUSE if replies else min(pause * 1.5, longest)
         while replies:
             reply = replies.popleft()
             question, _ = waiting.pop(reply.metadata.reply_to_message_id, (None, now))
             if question is not None:
                 yield _in_its_name(reply, question)
         waiting = {key: value for key, value in waiting.items() if value[1] > now}
-        if waiting and pause > _SHORTEST_PAUSE:
+        if (waiting or more) and pause > _SHORTEST_PAUSE:
             time.sleep(pause)
 
 

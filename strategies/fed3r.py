@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
@@ -27,11 +26,12 @@ from fed3r_app.wire import (
     read_digest,
     unpack_contribution,
 )
+from strategies.client_evaluation import EVALUATION, add_evaluations
 from strategies.cohorts import Cohorts
 from strategies.exchange import exchange
 from strategies.roster import Roster
 
-STATISTICS, EVALUATION = "train.statistics", "evaluate.statistics"
+STATISTICS = "train.statistics"
 _PROGRESS_SECONDS = 5.0
 _LONGEST_REASON = 500
 OnRound = Callable[[int, MetricRecord, MetricRecord | None], None]
@@ -78,6 +78,9 @@ class Fed3R(Strategy):
     on_reply : callable or None
         Called with what becomes of a reply, and its record if that is to be counted,
         before it is. What it raises ends the run, and the sum does not change.
+    find_newcomers : callable or None
+        Returns clients to ask that were not there before; called when all others have
+        been asked.
     """
 
     def __init__(
@@ -106,6 +109,7 @@ class Fed3R(Strategy):
         self.contributions = dict(contributions or {})
         self.on_round: OnRound | None = None
         self.on_reply: OnReply | None = None
+        self.find_newcomers: Callable[[], Iterable[str]] | None = None
         self._sum = RunningSum(start)
         self._space = (start.d, start.num_classes)
         self._limits = limits or Limits()
@@ -183,29 +187,9 @@ class Fed3R(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the counts added up over clients; they are never averaged."""
-        correct = total = clients = upload_bytes = 0
-        loss = 0.0
-        for reply in replies:
-            try:
-                n, right, mean_loss = _read_evaluation(reply)
-            except (KeyError, TypeError, ValueError) as error:
-                log(WARNING, "An evaluation on a client failed: %s", error)
-                continue
-            upload_bytes += count_bytes(reply.content)
-            correct, loss = correct + right, loss + n * mean_loss
-            total, clients = total + n, clients + 1
-        if not total:
-            return None
-        metrics = MetricRecord(
-            {
-                "accuracy": correct / total,
-                "loss": loss / total,
-                "num-examples": total,
-                "clients": clients,
-                "upload-bytes": upload_bytes,
-                "download-bytes": self._download_bytes,
-            }
-        )
+        metrics = add_evaluations(replies)
+        if metrics is not None:
+            metrics["download-bytes"] = self._download_bytes
         self._download_bytes = 0
         return metrics
 
@@ -227,9 +211,10 @@ class Fed3R(Strategy):
         self.summary()
         train_config = train_config or ConfigRecord()
         result, number = Result(arrays=initial_arrays), self._first_round
-        while not self.cohorts.done:
+        while self._anybody_left():
             questions = self.configure_train(number, initial_arrays, train_config, grid)
-            replies = exchange(grid, questions, timeout=timeout)
+            in_flight = self.roster.in_flight
+            replies = exchange(grid, questions, timeout=timeout, in_flight=in_flight)
             _, metrics = self.aggregate_train(number, replies)
             result.train_metrics_clientapp[number] = metrics
             if self._evaluation_due(number):
@@ -242,14 +227,6 @@ class Fed3R(Strategy):
             self._evaluate(number - 1, result, evaluate_fn)
         return result
 
-    def evaluate_on_clients(
-        self, grid: Grid, arrays: ArrayRecord, config: ConfigRecord, timeout: float
-    ) -> MetricRecord | None:
-        """Return what a classifier gets right on the clients' own images."""
-        questions = self.configure_evaluate(0, arrays, config, grid)
-        replies = exchange(grid, questions, timeout=timeout)
-        return self.aggregate_evaluate(0, replies)
-
     def _evaluate(
         self, number: int, result: Result, evaluate_fn: EvaluateFn | None
     ) -> None:
@@ -258,6 +235,14 @@ class Fed3R(Strategy):
         evaluation = evaluate_fn(number, result.arrays) if evaluate_fn else None
         if evaluation is not None:
             result.evaluate_metrics_serverapp[number] = evaluation
+
+    def _anybody_left(self) -> bool:
+        """Return whether somebody is left to ask, or has just come."""
+        cohorts = self.cohorts
+        if cohorts.done and not cohorts.out_of_rounds and self.find_newcomers:
+            for client in self.find_newcomers():
+                cohorts.add(client)
+        return not cohorts.done
 
     def _evaluation_due(self, number: int) -> bool:
         if not self._sum.n:
@@ -334,15 +319,3 @@ def _printable(words: str | None) -> str:
     """Return a peer's words for the log: on one line, and no novel."""
     line = "".join(c if c.isprintable() else " " for c in words or "").strip()
     return line[:_LONGEST_REASON] or "no reason given"
-
-
-def _read_evaluation(reply: Message) -> tuple[int, int, float]:
-    """Return n, the number of correct predictions and the mean loss of a reply."""
-    if reply.has_error():
-        raise ValueError(reply.error.reason)
-    metrics = reply.content.metric_records["metrics"]
-    n, correct = int(metrics["num-examples"]), int(metrics["correct"])  # type: ignore[arg-type]
-    loss = float(metrics["loss"])  # type: ignore[arg-type]
-    if not 0 <= correct <= n or not math.isfinite(loss):
-        raise ValueError(f"{correct} of {n} correct, loss {loss}")
-    return n, correct, loss

@@ -101,7 +101,8 @@ class TrainingRounds:
         messages = self.optimizer.configure_train(number, arrays, config, offered)
         messages = [self._complete(message, running) for message in messages]
         down = sum(count_bytes(message.content) for message in messages)
-        replies = list(exchange(grid, messages, timeout=timeout))
+        at_once = self._roster.in_flight
+        replies = list(exchange(grid, messages, timeout=timeout, in_flight=at_once))
         good, up = self._sort_out(replies, nodes, _to_come_back(messages[0]))
         if not good:
             reason = next(iter(self._failures.values()))

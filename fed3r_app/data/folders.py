@@ -11,7 +11,7 @@ from pathlib import Path
 from fed3r_app.data.data_path import existing_folder
 from fed3r_app.data.images import DataSet, FileImages
 
-_SUFFIXES = (
+SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp"),
     *(".tif", ".tiff", ".gif", ".ppm", ".pgm"),
 )
@@ -25,7 +25,7 @@ def load_imagefolder(name: str, data_path: str) -> DataSet:
             f"data-path must hold train/<class>/… when dataset = {name!r}, "
             f"got {data_path!r} without a folder train."
         )
-    class_names = _class_folders(root / "train")
+    class_names = class_folders(root / "train")
     return DataSet(
         name=name,
         class_names=class_names,
@@ -37,7 +37,7 @@ def load_imagefolder(name: str, data_path: str) -> DataSet:
 def _read_test(root: Path, class_names: tuple[str, ...]) -> FileImages:
     """Return the test images, whose classes must be among those of train."""
     unknown = [
-        folder for folder in _class_folders(root / "test") if folder not in class_names
+        folder for folder in class_folders(root / "test") if folder not in class_names
     ]
     if unknown:
         raise ValueError(
@@ -52,18 +52,18 @@ def _read_part(root: Path, part: str, class_names: tuple[str, ...]) -> FileImage
     paths: list[str] = []
     labels: list[int] = []
     for label, class_name in enumerate(class_names):
-        found = sorted(_image_paths(root, os.path.join(part, class_name)))
+        found = sorted(image_paths(root, os.path.join(part, class_name)))
         paths.extend(found)
         labels.extend([label] * len(found))
     if not paths:
         raise FileNotFoundError(
             f"{root / part} must hold images as <class>/<image>, got none "
-            f"(known endings: {' '.join(_SUFFIXES)})."
+            f"(known endings: {' '.join(SUFFIXES)})."
         )
     return FileImages(root, paths, labels)
 
 
-def _class_folders(folder: Path) -> tuple[str, ...]:
+def class_folders(folder: Path) -> tuple[str, ...]:
     """Return the sorted names of the folders in a folder, hidden ones left out."""
     with os.scandir(folder) as entries:
         return tuple(
@@ -75,9 +75,9 @@ def _class_folders(folder: Path) -> tuple[str, ...]:
         )
 
 
-def _image_paths(root: Path, below: str) -> Iterator[str]:
+def image_paths(root: Path, below: str) -> Iterator[str]:
     """Yield the images below a folder, as paths relative to root."""
     for folder, _, files in os.walk(root / below, followlinks=True):
         for file in files:
-            if file.lower().endswith(_SUFFIXES) and not file.startswith("."):
+            if file.lower().endswith(SUFFIXES) and not file.startswith("."):
                 yield os.path.relpath(os.path.join(folder, file), root)

@@ -6,6 +6,7 @@ from functools import lru_cache
 from fed3r_app.data.cifar import load_cifar
 from fed3r_app.data.folders import load_imagefolder
 from fed3r_app.data.images import DataSet
+from fed3r_app.data.local_images import LOCAL, load_local
 from fed3r_app.data.packaged import load_digits, load_digits_small, load_grocery
 from fed3r_app.data.published import FEDERATION_NAMES, load_published
 from fed3r_app.data.synthetic import NAME as SYNTHETIC
@@ -20,6 +21,7 @@ _LOADERS: dict[str, Callable[[str, str], DataSet]] = {
     "cifar100": load_cifar,
     "imagefolder": load_imagefolder,
     **dict.fromkeys(FEDERATION_NAMES, load_published),
+    LOCAL: lambda _name, data_path: load_local(data_path),
     SYNTHETIC: load_synthetic,
 }
 DATASETS = tuple(_LOADERS)

@@ -130,6 +130,7 @@ class ClosedForm:
         self._map = feature_map
         self._recorder = recorder
         self._state = state
+        self._roster = roster
         self._settings = self._what_sums_depend_on(len(roster.clients))
         if earlier:
             check_settings(earlier.settings, self._settings)
@@ -157,12 +158,13 @@ class ClosedForm:
         """Ask the clients; return the classifier, or None if nobody was counted."""
         self._strategy.on_round = self._on_round
         self._strategy.on_reply = self._on_reply
+        self._strategy.find_newcomers = self._find_newcomers
         try:
             result = self._strategy.start(
                 grid,
                 ArrayRecord(),
                 timeout=self._session.config.round_timeout,
-                train_config=pack_feature_map(self._map),
+                train_config=self._session.question(pack_feature_map(self._map)),
                 evaluate_fn=self._evaluate,
             )
         finally:
@@ -184,23 +186,6 @@ class ClosedForm:
             ridge_lambda=self._strategy.ridge_lambda,
             accuracy=accuracy,  # type: ignore[arg-type]
         )
-
-    def accuracy_at_clients(self, grid: Grid, solution: Solution) -> float | None:
-        """Return the share of the clients' own images that are classified right."""
-        metrics = self._strategy.evaluate_on_clients(
-            grid,
-            solution.arrays,
-            pack_feature_map(self._map),
-            self._session.config.round_timeout,
-        )
-        if metrics is None:
-            return None
-        up, down, accuracy = (
-            float(metrics[key])  # type: ignore[arg-type]
-            for key in ("upload-bytes", "download-bytes", "accuracy")
-        )
-        self._recorder.add_costs(up=int(up), down=int(down))
-        return accuracy
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -233,10 +218,11 @@ class ClosedForm:
         keys = ("dataset", "partition", "alpha", "seed", "backbone", "extract-dtype")
         return {
             **{key: run_config[key] for key in keys},
-            "data-identity": session.dataset.train.identity,
+            "data-identity": session.data_identity,
             "weights-digest": session.backbone.digest,
             "image-size": session.config.image_size,
-            "clients": num_clients,
+            # A data set is split by the number of clients; nodes have their own.
+            "clients": None if session.is_local else num_clients,
             **asdict(self._map),
         }
 
@@ -245,7 +231,7 @@ class ClosedForm:
         counted = earlier.contributions if earlier else {}
         return Cohorts(
             sorted({*roster.clients, *counted}, key=natural_key),
-            per_round=config.clients_per_round,
+            per_round=config.per_round,
             seed=config.seed,
             max_retries=config.max_retries,
             with_replacement=config.sampling == WITH_REPLACEMENT,
@@ -258,7 +244,7 @@ class ClosedForm:
         """Return what the sums start from."""
         device, num_classes = self._session.device, self._session.num_classes
         if earlier:
-            names = self._session.dataset.class_names
+            names = self._session.class_names
             return earlier.relabelled(names).statistics.to(device)
         return RidgeStatistics.zeros(self._map.dim, num_classes, device)
 
@@ -273,7 +259,7 @@ class ClosedForm:
         return metrics
 
     def _on_reply(self, entry: Entry, record: ArrayRecord | None) -> None:
-        self._state.note(entry, record, self._session.dataset.class_names)
+        self._state.note(entry, record, self._session.class_names)
 
     def _on_round(
         self, number: int, metrics: MetricRecord, evaluation: MetricRecord | None
@@ -300,6 +286,18 @@ class ClosedForm:
         )
         self._save_now_and_then()
 
+    def _find_newcomers(self) -> list[str]:
+        """Return clients that have come since the run began, and count their hello."""
+        roster = self._roster
+        up, down = roster.upload_bytes, roster.download_bytes
+        newcomers = self._session.welcome(self._state.forgotten)
+        self._recorder.add_costs(
+            up=roster.upload_bytes - up, down=roster.download_bytes - down
+        )
+        everybody = self._state.expected.union(roster.clients, self.cohorts.clients)
+        self._recorder.set_clients(len(everybody))
+        return newcomers
+
     def _paper_bytes(self, clients: int) -> int:
         means_only = self._session.config.method == "fedncm"
         upload = class_means_upload_bytes if means_only else statistics_upload_bytes
@@ -322,7 +320,7 @@ class ClosedForm:
             dict(sorted(self._strategy.contributions.items())),
             self._settings,
             self._recorder.progress(),
-            self._session.dataset.class_names,
+            self._session.class_names,
             tuple(sorted(self._state.forgotten)),
         )
         self._state.save(snapshot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from logging import INFO
 
@@ -117,7 +118,7 @@ class FineTuning:
                 num_clients=self._num_clients,
             ),
             roster,
-            per_round=config.clients_per_round,
+            per_round=config.per_round,
             seed=config.seed,
             fixed=pack_arrays(start.classifier) if config.finetune == "feat" else None,
         )
@@ -132,7 +133,7 @@ class FineTuning:
     def run(self, grid: Grid) -> None:
         """Train until the rounds are over or no longer help."""
         config = self._session.config
-        question = self._question().pack()
+        question = self._session.question(self._question().pack())
         while self._trained < config.rounds and not self._stopped_early():
             number = self._trained + 1
             result = self._rounds.run(
@@ -176,7 +177,7 @@ class FineTuning:
         return SavedModel(
             W=torch.cat(rows).double().cpu(),
             present=self._start.present,
-            class_names=self._session.dataset.class_names,
+            class_names=self._session.class_names,
             method=config.method,
             ridge_lambda=None,
             backbone=config.backbone,
@@ -190,13 +191,13 @@ class FineTuning:
     def test_features(self) -> Tensor | None:
         """Return the features of the held-out images under the backbone as it is."""
         session = self._session
-        if session.dataset.test is None or not self._moves_backbone:
+        if session.test_images is None or not self._moves_backbone:
             return session.test_features
-        rows = np.arange(len(session.dataset.test))
+        rows = np.arange(len(session.test_images))
         dtype = session.config.extract_dtype
         return extract_features(
             self.backbone(),
-            session.dataset.test,
+            session.test_images,
             rows,
             device=session.device,
             dtype=dtype,
@@ -296,7 +297,8 @@ class FineTuning:
         run_config = self._session.config.to_run_config()
         return {
             **{key: run_config[key] for key in _DECISIVE},
-            "data-identity": self._session.dataset.train.identity,
+            "data-identity": self._session.data_identity,
+            "labels": json.dumps(self._session.class_names, ensure_ascii=False),
             "weights-digest": self._session.backbone.digest,
             "clients": self._num_clients,
         }

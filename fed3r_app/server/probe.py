@@ -56,7 +56,7 @@ def probe(
     feature_map = FeatureMap(session.backbone.dim, intercept=config.fit_intercept)
     cohorts = Cohorts(
         roster.clients,
-        per_round=config.clients_per_round,
+        per_round=config.per_round,
         seed=config.seed,
         max_retries=config.max_retries,
     )
@@ -66,7 +66,7 @@ def probe(
         grid,
         pack_arrays(tuning.backbone_arrays()),
         timeout=config.round_timeout,
-        train_config=pack_feature_map(feature_map),
+        train_config=session.question(pack_feature_map(feature_map)),
     )
     _add_costs(recorder, session, strategy, result)
     if cohorts.missing:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+
 from flwr.serverapp import Grid
+from torch import Tensor
 
 from fed3r_app.checkpoints import Checkpoint, load_checkpoint
 from fed3r_app.config import Config
+from fed3r_app.core import FeatureMap
 from fed3r_app.recorder import Recorder
 from fed3r_app.run_errors import RunError
 from fed3r_app.run_state import RunState
 from fed3r_app.saved_model import SavedModel, save_model
+from fed3r_app.server.client_accuracy import accuracy_at_clients
 from fed3r_app.server.closed_form import (
     ClosedForm,
     Solution,
@@ -45,8 +50,12 @@ class _Run:
         auto_sigma = (
             self._config.method == "fed3r-rf" and self._config.rf_sigma == "auto"
         )
-        everybody = session.meet(grid, with_moments=auto_sigma and not self._snapshot)
-        self._roster: Roster = everybody.without(self._state.forgotten)
+        self._roster: Roster = session.meet(
+            grid,
+            with_moments=auto_sigma and not self._snapshot,
+            earlier_classes=self._earlier_classes(),
+            forgotten=self._state.forgotten,
+        )
         self._num_clients = len(self._state.expected.union(self._roster.clients))
         self._recorder = self._make_recorder()
         self._outcome: dict[str, object] = {
@@ -76,6 +85,13 @@ class _Run:
             self._state.load() if config.method != "none" else None,
             load_checkpoint(directory.checkpoint_path) if tuned else None,
         )
+
+    def _earlier_classes(self) -> tuple[str, ...]:
+        """Return the classes that an earlier part of the run knew."""
+        if self._snapshot:
+            return self._snapshot.class_names
+        settings = self._checkpoint.settings if self._checkpoint else {}
+        return tuple(json.loads(str(settings.get("labels", "[]"))))
 
     def _make_recorder(self) -> Recorder:
         roster, earlier = self._roster, self._checkpoint or self._snapshot
@@ -108,13 +124,15 @@ class _Run:
         cohorts, stats, names = (
             phase.cohorts,
             solution.statistics,
-            self._session.dataset.class_names,
+            self._session.class_names,
         )
         self._outcome |= {
             "status": "partial" if phase.missing else "complete",
             "accuracy": solution.accuracy,
+            "clients": len(cohorts.counted) + len(phase.missing),
             "clients_counted": len(cohorts.counted),
             "missing_clients": list(phase.missing),
+            "refused": dict(self._roster.refused),
             "num_samples": stats.n,
             "absent_classes": absent_classes(names, stats),
             "feature_dim": solution.feature_map.dim,
@@ -122,9 +140,31 @@ class _Run:
         }
         if solution.feature_map.rf_dim:
             self._outcome["rf_sigma"] = solution.feature_map.rf_sigma
-        if self._config.client_evaluation:
-            accuracy = phase.accuracy_at_clients(self._grid, solution)
-            self._outcome["client_accuracy"] = accuracy
+        self._evaluate_at_clients(solution.classifier, solution.feature_map)
+
+    def _evaluate_at_clients(
+        self,
+        classifier: tuple[Tensor, Tensor],
+        feature_map: FeatureMap,
+        backbone: dict[str, Tensor] | None = None,
+    ) -> None:
+        """Put into the summary what a model gets right on the clients' images."""
+        result = accuracy_at_clients(
+            self._session,
+            self._grid,
+            self._roster,
+            self._recorder,
+            classifier,
+            feature_map,
+            backbone,
+        )
+        if result is None:
+            return
+        self._outcome["client_accuracy"] = result.accuracy
+        if result.held_out:
+            self._outcome["client_test_images"] = result.num_images
+            if self._outcome["accuracy"] is None:  # the server has no test images
+                self._outcome["accuracy"] = result.accuracy
 
     def _start(self, solution: Solution | None) -> Start:
         """Return where the fine-tuning starts."""
@@ -160,6 +200,11 @@ class _Run:
             "best_accuracy": tuning.best_accuracy,
             "best_round": tuning.best_round,
         }
+        model = tuning.saved_model()
+        if session.is_local:
+            self._evaluate_at_clients(
+                (model.W, model.present), model.feature_map, model.backbone_arrays
+            )
         if config.probe or config.refit:
             probed = probe(session, self._grid, self._roster, tuning, self._recorder)
             self._outcome["probe_accuracy"] = probed.accuracy
@@ -173,7 +218,7 @@ def _model(session: Session, solution: Solution) -> SavedModel:
     return SavedModel(
         W=W,
         present=present,
-        class_names=session.dataset.class_names,
+        class_names=session.class_names,
         method=config.method,
         ridge_lambda=solution.ridge_lambda,
         backbone=config.backbone,

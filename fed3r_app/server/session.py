@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from logging import INFO, WARNING
 
 import numpy as np
 import torch
+from flwr.app import ConfigRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -14,14 +16,16 @@ from torch import Tensor
 from fed3r_app.backbones import load_backbone
 from fed3r_app.config import Config
 from fed3r_app.core import FeatureMap
-from fed3r_app.data import load_dataset
+from fed3r_app.data import LOCAL, DataSet, ImageSet, load_dataset, load_local
 from fed3r_app.devices import cache_dir, resolve_device
 from fed3r_app.features import cached_features
 from fed3r_app.flop_memory import forward_flops
 from fed3r_app.held_out import HeldOut
+from fed3r_app.label_space import LabelSpace
 from fed3r_app.progress import Progress
 from fed3r_app.run_directory import RunDirectory
-from strategies import Roster, meet_clients
+from fed3r_app.wire import with_labels
+from strategies import Reception, Roster, natural_key
 
 
 class Session:
@@ -31,48 +35,112 @@ class Session:
     ----------
     config : Config
         Its settings. Bad ones are refused here, before any client is asked.
+
+    Attributes
+    ----------
+    is_local : bool
+        Whether the images are the nodes' own. The classes are then not known before
+        the clients are met.
+    class_names : tuple of str
+        All classes, in the order of their numbers.
+    test_images : ImageSet or None
+        What the server holds to evaluate on.
     """
 
     def __init__(self, config: Config) -> None:
         self.config = config
         self.device = resolve_device(config.device)
-        self.dataset = load_dataset(config.dataset, config.data_path)
+        self.is_local = config.dataset == LOCAL
+        self._dataset = self._load_data()
+        self.test_images = self._choose_test_images()
+        self.class_names: tuple[str, ...] = ()
+        if self._dataset and not self.is_local:
+            self.class_names = self._dataset.class_names
         self.backbone = load_backbone(
             config.backbone,
             config.weights,
             config.image_size,
-            self.dataset.feature_dim,
+            self._dataset.feature_dim if self._dataset else None,
         )
-        self.num_classes = len(self.dataset.class_names)
         self.directory = RunDirectory.open(
             config.output_dir, config.run_name, config.resume
         )
         if not config.resume:  # the config of a resumed run is that of its beginning
             self.directory.write_config(config.to_run_config())
-        self.test_labels = self._test_labels()
         self.test_features = self._test_features()
         # Flower's clients are starting meanwhile: build the network now, not later.
         _ = self.forward_flops
 
-    def meet(self, grid: Grid, *, with_moments: bool) -> Roster:
-        """Return who takes part."""
+    @property
+    def num_classes(self) -> int:
+        """Number of classes C."""
+        return len(self.class_names)
+
+    def meet(
+        self,
+        grid: Grid,
+        *,
+        with_moments: bool,
+        earlier_classes: Sequence[str] = (),
+        forgotten: Collection[str] = (),
+    ) -> Roster:
+        """Return who takes part.
+
+        Parameters
+        ----------
+        grid : Grid
+            Where the nodes connect.
+        with_moments : bool
+            Also ask for the sums from which the kernel width is chosen.
+        earlier_classes : sequence of str
+            Classes that an earlier part of the run knew.
+        forgotten : collection of str
+            Clients that are not to be asked.
+        """
         log(INFO, "Waiting for the clients …")
-        roster = meet_clients(
+        config = self.config
+        self._reception = Reception(
             grid,
-            wait_for=self.config.wait_for,
-            timeout=self.config.round_timeout,
-            max_retries=self.config.max_retries,
-            with_moments=with_moments,
+            timeout=config.round_timeout,
+            max_retries=config.max_retries,
+            strict=config.min_clients == 0,
             progress=Progress("clients said hello"),
         )
+        self._reception.gather(config.wait_for, with_moments)
+        roster = self._reception.roster
+        roster.leave_out(forgotten)
+        if self.is_local:
+            self._fix_labels([*roster.class_names.values(), earlier_classes])
+            if self._refuse_strangers(roster.clients) and not config.min_clients:
+                raise ValueError(next(iter(roster.refused.values())))
         num_clients = len(roster.clients)
-        if self.config.min_clients > num_clients:
+        if config.min_clients > num_clients:
             raise ValueError(
                 f"min-clients must be <= {num_clients}, the number of clients, got "
-                f"{self.config.min_clients}."
+                f"{config.min_clients}. {' '.join(roster.refused.values())}".rstrip()
             )
         log(INFO, "%d clients", num_clients)
         return roster
+
+    def welcome(self, forgotten: Collection[str] = ()) -> list[str]:
+        """Return clients that have come since, or have come back as another node."""
+        newcomers = set(self._reception.welcome_newcomers()) - set(forgotten)
+        self._reception.roster.leave_out(forgotten)
+        strangers = self._refuse_strangers(newcomers) if self.is_local else []
+        welcomed = sorted(newcomers - set(strangers), key=natural_key)
+        if welcomed:
+            log(INFO, "%d clients joined: %s", len(welcomed), ", ".join(welcomed))
+        return welcomed
+
+    def question(self, config: ConfigRecord) -> ConfigRecord:
+        """Return a question's config with the label space, where clients need it."""
+        return with_labels(config, self.class_names if self.is_local else ())
+
+    @property
+    def data_identity(self) -> str | None:
+        """The digest of the data set; None where the images are the nodes' own."""
+        data = self._dataset
+        return None if self.is_local or data is None else data.train.identity
 
     def held_out(
         self, feature_map: FeatureMap, features: Tensor | None = None
@@ -87,24 +155,61 @@ class Session:
             Features of another backbone than the run's.
         """
         features = self.test_features if features is None else features
-        if features is None or self.test_labels is None:
+        if features is None:
             return None
-        return HeldOut(features, self.test_labels, feature_map, self.device)
+        return HeldOut(features, self._test_labels(), feature_map, self.device)
 
     @cached_property
     def forward_flops(self) -> int:
         """FLOPs of one image through the backbone, as the paper counts."""
         return forward_flops(self.backbone, cache_dir())
 
-    def _test_labels(self) -> Tensor | None:
-        test = self.dataset.test
-        if test is None:
-            log(WARNING, "%s has no test images: no accuracy.", self.dataset.name)
-            return None
-        return torch.from_numpy(test.labels.copy())
+    def _load_data(self) -> DataSet | None:
+        """Return the data set; of nodes' own images those that the server has."""
+        config = self.config
+        if not self.is_local:
+            return load_dataset(config.dataset, config.data_path)
+        return load_local(config.data_path) if config.data_path else None
+
+    def _choose_test_images(self) -> ImageSet | None:
+        data = self._dataset
+        if self.is_local and data:  # whatever lies at the server is for tests
+            return data.test or data.train
+        if data and not data.test:
+            log(WARNING, "%s has no test images: no accuracy.", data.name)
+        return data.test if data else None
+
+    def _fix_labels(self, known: Iterable[Sequence[str]]) -> None:
+        """Fix the label space: the given one, or all classes that are known."""
+        given = self.config.given_labels
+        space = LabelSpace(given) if given else LabelSpace.union(known)
+        self.class_names = space.names
+        self._test_labels()  # refuses test images of other classes now, not at the end
+        log(INFO, "%d classes: %s", len(space.names), ", ".join(space.names[:20]))
+
+    def _refuse_strangers(self, clients: Iterable[str]) -> list[str]:
+        """Leave out the clients that have other classes; return them."""
+        roster, space = self._reception.roster, LabelSpace(self.class_names)
+        refused = []
+        for client in clients:
+            if refusal := space.refusal(client, roster.class_names[client]):
+                roster.refuse(client, refusal)
+                refused.append(client)
+        return refused
+
+    def _test_labels(self) -> Tensor:
+        """Return the numbers of the classes of the test images, (n,)."""
+        images, data = self.test_images, self._dataset
+        if images is None or data is None:
+            return torch.empty(0, dtype=torch.int64)
+        labels = images.labels
+        if self.is_local:
+            space = LabelSpace(self.class_names)
+            labels = space.numbers("at the server", data.class_names)[labels]
+        return torch.from_numpy(labels.copy())
 
     def _test_features(self) -> Tensor | None:
-        test = self.dataset.test
+        test = self.test_images
         if test is None:
             return None
         return cached_features(

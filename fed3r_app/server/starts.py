@@ -56,7 +56,7 @@ def choose_temperature(
 
     Every client reports its sum of losses for a grid of temperatures, in one exchange.
     """
-    question = pack_temperatures(solution.feature_map, _TEMPERATURES)
+    question = session.question(pack_temperatures(solution.feature_map, _TEMPERATURES))
     content = RecordDict({"arrays": solution.arrays, "config": question})
 
     def questions() -> Iterator[Message]:
@@ -66,7 +66,12 @@ def choose_temperature(
 
     totals = torch.zeros(len(_TEMPERATURES), dtype=torch.float64)
     answered = 0
-    for reply in exchange(grid, questions(), timeout=session.config.round_timeout):
+    for reply in exchange(
+        grid,
+        questions(),
+        timeout=session.config.round_timeout,
+        in_flight=roster.in_flight,
+    ):
         if not reply.has_error():
             recorder.add_costs(up=count_bytes(reply.content))
             totals += read_losses(reply.content, len(_TEMPERATURES))

@@ -15,10 +15,17 @@ Nothing that arrives is trusted: ``unpack_contribution`` checks every array agai
 the header before it believes any.
 """
 
-from fed3r_app.wire.classifier import count_bytes, pack_classifier, unpack_classifier
+from fed3r_app.wire.classifier import (
+    BACKBONE,
+    ON_TEST_IMAGES,
+    count_bytes,
+    pack_classifier,
+    unpack_classifier,
+)
 from fed3r_app.wire.contribution import add_digest, read_digest
 from fed3r_app.wire.feature_maps import pack_feature_map, read_feature_map
 from fed3r_app.wire.hello import Hello, pack_hello, read_hello
+from fed3r_app.wire.labels import read_labels, with_labels
 from fed3r_app.wire.layout import DTYPES, FORMS, RecordError, name_arrays
 from fed3r_app.wire.packing import StatisticsBuilder, pack_statistics
 from fed3r_app.wire.training import (
@@ -37,10 +44,12 @@ from fed3r_app.wire.training import (
 from fed3r_app.wire.unpacking import unpack_contribution, unpack_statistics
 
 __all__ = [
+    "BACKBONE",
     "CONTROL",
     "DTYPES",
     "FIXED",
     "FORMS",
+    "ON_TEST_IMAGES",
     "RUNNING",
     "Hello",
     "RecordError",
@@ -60,10 +69,12 @@ __all__ = [
     "read_digest",
     "read_feature_map",
     "read_hello",
+    "read_labels",
     "read_losses",
     "read_temperatures",
     "unpack_arrays",
     "unpack_classifier",
     "unpack_contribution",
     "unpack_statistics",
+    "with_labels",
 ]

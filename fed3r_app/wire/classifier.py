@@ -11,6 +11,9 @@ from torch import Tensor
 
 from fed3r_app.wire.layout import AnyArray, RecordError
 
+# A fine-tuned backbone beside a classifier; the config key that asks for test images.
+BACKBONE, ON_TEST_IMAGES = "backbone", "on-test-images"
+
 
 def pack_classifier(W: Tensor, present: Tensor) -> ArrayRecord:
     """Return the record of a classifier W (d, C) and its classes present (C,)."""

@@ -10,6 +10,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fed3r_app.core import FeatureMoments
+from fed3r_app.wire.labels import LABELS, read_labels
 from fed3r_app.wire.layout import RecordError, read_array
 
 
@@ -25,11 +26,17 @@ class Hello:
         How many clients it believes there are; 0 where it can't know.
     moments : FeatureMoments or None
         Sums of its features, where asked for.
+    class_names : tuple of str
+        Its classes, where its images are its own.
+    num_test_images : int
+        How many test images it holds besides, for evaluations.
     """
 
     client_id: str
     num_partitions: int
     moments: FeatureMoments | None = None
+    class_names: tuple[str, ...] = ()
+    num_test_images: int = 0
 
 
 def pack_hello(hello: Hello) -> RecordDict:
@@ -38,6 +45,9 @@ def pack_hello(hello: Hello) -> RecordDict:
         {"client-id": hello.client_id, "num-partitions": hello.num_partitions}
     )
     content = RecordDict({"config": config})
+    if hello.class_names:
+        config[LABELS] = list(hello.class_names)
+        config["num-test-images"] = hello.num_test_images
     if hello.moments is not None:
         config["num-examples"] = hello.moments.n
         config["squared-norms"] = hello.moments.squared_norms
@@ -53,8 +63,12 @@ def read_hello(content: RecordDict) -> Hello:
         raise RecordError(f"client-id must be a name, got {client_id!r}.")
     if not isinstance(num_partitions, int) or num_partitions < 0:
         raise RecordError(f"num-partitions must be >= 0, got {num_partitions!r}.")
+    num_test_images = config.get("num-test-images", 0)
+    if not isinstance(num_test_images, int) or num_test_images < 0:
+        raise RecordError(f"num-test-images must be >= 0, got {num_test_images!r}.")
     moments = _read_moments(content, config)
-    return Hello(client_id, num_partitions, moments)
+    labels = read_labels(config) or ()
+    return Hello(client_id, num_partitions, moments, labels, num_test_images)
 
 
 def _read_moments(content: RecordDict, config: ConfigRecord) -> FeatureMoments | None:

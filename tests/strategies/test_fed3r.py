@@ -57,7 +57,7 @@ def strategy(count, kind=Fed3R, per_round=2, seed=0, retries=0, **options):
     names = {str(i): 101 + i for i in range(count)}
     cohorts = Cohorts(tuple(names), per_round=per_round, seed=seed, max_retries=retries)
     start = RidgeStatistics.zeros(D, C)
-    return kind(Roster(names, None, 0, 0), cohorts, start, **options)
+    return kind(Roster(names), cohorts, start, **options)
 
 
 def run(fed3r, grid, **options):
@@ -122,9 +122,7 @@ def test_a_run_that_goes_on_ends_where_the_whole_run_ends(make_grid, nodes):
     cohorts = Cohorts(
         tuple(names), per_round=2, seed=0, counted=["0", "1", "2", "3"], rounds=2
     )
-    fed3r = Fed3R(
-        Roster(names, None, 0, 0), cohorts, start, ridge_lambda=LAM, first_round=3
-    )
+    fed3r = Fed3R(Roster(names), cohorts, start, ridge_lambda=LAM, first_round=3)
     result = fed3r.start(grid, ArrayRecord())
     assert list(result.train_metrics_clientapp) == [3, 4, 5]
     assert {node for node, _ in grid.log} == set(range(105, 110))
@@ -379,49 +377,3 @@ def test_evaluations_come_as_often_as_asked_for_and_at_the_end(
     )
     # The first round may have met the empty client and another: all have samples.
     assert list(result.evaluate_metrics_serverapp) == evaluated
-
-
-def test_client_evaluations_are_added_up_not_averaged(make_grid, reply_with):
-    counts = {101: (100, 90), 102: (1, 0), 103: (0, 0)}
-
-    def node(number):
-        n, correct = counts[number]
-        metrics = MetricRecord({"num-examples": n, "correct": correct, "loss": 2.0})
-        return lambda message: reply_with(message, metrics=metrics)
-
-    fed3r = strategy(3)
-    grid = make_grid({number: node(number) for number in counts})
-    metrics = fed3r.evaluate_on_clients(grid, ArrayRecord(), ConfigRecord(), 1.0)
-    assert metrics["accuracy"] == 90 / 101
-    assert metrics["loss"] == pytest.approx(2.0)
-    assert (metrics["num-examples"], metrics["clients"]) == (101, 3)
-
-
-def test_unreadable_evaluations_are_left_out(make_grid, reply_with, fail):
-    good = MetricRecord({"num-examples": 4, "correct": 3, "loss": 1.0})
-    bad = [
-        MetricRecord({"num-examples": 4}),
-        MetricRecord({"num-examples": 4, "correct": 5, "loss": 1.0}),
-        MetricRecord({"num-examples": 4, "correct": 3, "loss": float("nan")}),
-        MetricRecord({"num-examples": [4], "correct": [3], "loss": [1.0]}),
-    ]
-    made = {
-        101 + i: lambda message, metrics=metrics: reply_with(message, metrics=metrics)
-        for i, metrics in enumerate([good, *bad])
-    }
-    made[106] = reply_with
-    made[107] = fail
-    fed3r = strategy(7)
-    metrics = fed3r.evaluate_on_clients(
-        make_grid(made), ArrayRecord(), ConfigRecord(), 1.0
-    )
-    assert metrics["accuracy"] == 0.75
-    assert metrics["clients"] == 1
-
-
-def test_no_evaluation_at_all_is_none(make_grid, fail):
-    grid = make_grid({101: fail})
-    assert (
-        strategy(1).evaluate_on_clients(grid, ArrayRecord(), ConfigRecord(), 1.0)
-        is None
-    )

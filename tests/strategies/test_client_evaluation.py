@@ -1,0 +1,50 @@
+"""Evaluations on the clients' own images: sums of counts, and only sane ones."""
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from strategies import Roster, evaluate_on_clients
+
+QUESTION = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
+
+
+def evaluate(grid):
+    roster = Roster({str(node): node for node in grid.nodes})
+    return evaluate_on_clients(grid, roster, roster.clients, QUESTION, 1.0)
+
+
+def test_client_evaluations_are_added_up_not_averaged(make_grid, reply_with):
+    counts = {101: (100, 90), 102: (1, 0), 103: (0, 0)}
+
+    def node(number):
+        n, correct = counts[number]
+        metrics = MetricRecord({"num-examples": n, "correct": correct, "loss": 2.0})
+        return lambda message: reply_with(message, metrics=metrics)
+
+    metrics = evaluate(make_grid({number: node(number) for number in counts}))
+    assert metrics["accuracy"] == 90 / 101
+    assert metrics["loss"] == pytest.approx(2.0)
+    assert (metrics["num-examples"], metrics["clients"]) == (101, 3)
+
+
+def test_unreadable_evaluations_are_left_out(make_grid, reply_with, fail):
+    good = MetricRecord({"num-examples": 4, "correct": 3, "loss": 1.0})
+    bad = [
+        MetricRecord({"num-examples": 4}),
+        MetricRecord({"num-examples": 4, "correct": 5, "loss": 1.0}),
+        MetricRecord({"num-examples": 4, "correct": 3, "loss": float("nan")}),
+        MetricRecord({"num-examples": [4], "correct": [3], "loss": [1.0]}),
+    ]
+    made = {
+        101 + i: lambda message, metrics=metrics: reply_with(message, metrics=metrics)
+        for i, metrics in enumerate([good, *bad])
+    }
+    made[106] = reply_with
+    made[107] = fail
+    metrics = evaluate(make_grid(made))
+    assert metrics["accuracy"] == 0.75
+    assert metrics["clients"] == 1
+
+
+def test_no_evaluation_at_all_is_none(make_grid, fail):
+    assert evaluate(make_grid({101: fail})) is None
