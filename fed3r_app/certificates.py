@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
+import secrets
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY = "server.crt", "server.key"
+SUPEREXEC_SECRET = "superexec.secret"
 NODES = "nodes"
 DEFAULT_HOSTS = ("localhost", "127.0.0.1", "superlink")
 _PEM = serialization.Encoding.PEM
@@ -30,6 +32,8 @@ def make_certificates(
     folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int = 30
 ) -> None:
     """Write a certificate authority, a server certificate and a key for each node.
+
+    The SuperExec, which runs the ServerApps, shares a secret with the SuperLink.
 
     Parameters
     ----------
@@ -50,7 +54,7 @@ def make_certificates(
     if (folder / CA_CERTIFICATE).exists():
         raise FileExistsError(
             f"{folder} must not hold certificates yet, got {CA_CERTIFICATE} there. "
-            "Choose another folder, or remove this one."
+            "Choose another folder, remove this one, or keep them with --keep."
         )
     (folder / NODES).mkdir(parents=True, exist_ok=True)
     ca_key, server_key = _new_key(), _new_key()
@@ -58,6 +62,7 @@ def make_certificates(
     server = _server(server_key, alternative_names, ca, ca_key, days)
     _write_private(folder / CA_KEY, _pem(ca_key))
     _write_private(folder / SERVER_KEY, _pem(server_key))
+    _write_private(folder / SUPEREXEC_SECRET, secrets.token_bytes(32))
     (folder / SERVER_CERTIFICATE).write_bytes(server.public_bytes(_PEM))
     for name in nodes:
         _write_node_keys(folder / NODES, name)

@@ -27,7 +27,7 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 def call(options: argparse.Namespace) -> int:
     """Run one of the commands; return its exit code."""
     if options.command == "certificates":
-        return make_trial(options.folder, options.host, options.node)
+        return make_trial(options.folder, options.host, options.node, options.keep)
     if options.command == "demo-data":
         return write_demo(options.folder, options.node)
     from fed3r_app.superlink import SuperLink
@@ -49,10 +49,20 @@ def call(options: argparse.Namespace) -> int:
     return 0
 
 
-def make_trial(folder: Path, hosts: Sequence[str], nodes: Sequence[str]) -> int:
+def make_trial(
+    folder: Path, hosts: Sequence[str], nodes: Sequence[str], keep: bool = False
+) -> int:
     """Write certificates and node keys for a trial, and say what is where."""
-    from fed3r_app.certificates import DEFAULT_HOSTS, NODES, make_certificates
+    from fed3r_app.certificates import (
+        CA_CERTIFICATE,
+        DEFAULT_HOSTS,
+        NODES,
+        make_certificates,
+    )
 
+    if keep and (folder / CA_CERTIFICATE).exists():
+        print(f"{folder}: holds certificates, kept")
+        return 0
     make_certificates(folder, list(dict.fromkeys([*DEFAULT_HOSTS, *hosts])), nodes)
     print(
         f"{folder}: ca.crt for everybody, server.crt and server.key for the SuperLink"
@@ -124,6 +134,11 @@ def _add_certificates(commands: Commands[argparse.ArgumentParser]) -> None:
         action="append",
         default=[],
         help="name of a node that gets a key; may be repeated",
+    )
+    command.add_argument(
+        "--keep",
+        action="store_true",
+        help="do nothing where there are certificates already",
     )
 
 

@@ -60,7 +60,7 @@ class Deployment(PrivateSuperLink):
             command += ["--ssl-ca-certfile", str(self._certificates / "ca.crt")]
             command += ["--ssl-certfile", str(self._certificates / "server.crt")]
             command += ["--ssl-keyfile", str(self._certificates / "server.key")]
-            command += ["--enable-supernode-auth"]
+            command += ["--enable-supernode-auth", *self._superexec_secret()]
         else:
             command += ["--insecure"]
         self._wait_until_healthy(self._start_named(SUPERLINK, command))
@@ -68,6 +68,7 @@ class Deployment(PrivateSuperLink):
     def start_superexec(self) -> None:
         """Start what starts the ServerApps."""
         command = ["flower-superexec", *self._client_security()]
+        command += self._superexec_secret()
         self._start_named(SUPEREXEC, [*command, "--runtime-api-address", self.address])
 
     def start_supernode(
@@ -208,6 +209,12 @@ class Deployment(PrivateSuperLink):
         return (
             ["--root-certificates", str(certificate)] if certificate else ["--insecure"]
         )
+
+    def _superexec_secret(self) -> list[str]:
+        if not self._certificates:
+            return []
+        secret = self._certificates / "superexec.secret"
+        return ["--superexec-auth-secret-file", str(secret)]
 
     def _root_certificate(self) -> Path | None:
         return self._certificates and self._certificates / "ca.crt"

@@ -84,7 +84,7 @@ def test_each_node_has_a_pair_of_keys_as_ssh_keygen_makes_them(folder):
 
 
 def test_only_the_owner_reads_a_private_key(folder):
-    for name in ("ca.key", "server.key", "nodes/clinic-7", "nodes/clinic-8"):
+    for name in ("ca.key", "server.key", "superexec.secret", "nodes/clinic-7"):
         assert S_IMODE((folder / name).stat().st_mode) == 0o600
 
 
@@ -106,4 +106,5 @@ def test_certificates_that_are_trusted_already_are_not_replaced(folder, capsys):
     before = (folder / "ca.crt").read_bytes()
     assert main(["certificates", str(folder)]) == 1
     assert "must not hold certificates yet" in capsys.readouterr().err
+    assert main(["certificates", str(folder), "--keep"]) == 0
     assert (folder / "ca.crt").read_bytes() == before

@@ -64,7 +64,11 @@ class Federation:
     def wait(self, run, run_name, timeout=_LONGEST_RUN):
         """Return the outcome of a run once it has ended."""
         status = self.deployment.wait(run, timeout)
-        return Outcome(status, self.deployment.output(run), self._runs / run_name)
+        return Outcome(status, self.deployment.output(run), self.directory(run_name))
+
+    def directory(self, run_name):
+        """Return where the files of a run are."""
+        return self._runs / run_name
 
     def run(self, run_name, timeout=_LONGEST_RUN, **settings):
         """Hand in a run and return its outcome."""

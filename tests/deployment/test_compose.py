@@ -1,0 +1,259 @@
+"""The compose files: every command in them is run, as a process on this machine.
+
+Host names, ports and paths of the containers are replaced by those of the test; the
+rest is what a container would run, in the order in which compose would start it.
+"""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simulation.private_superlink import free_port
+
+PROJECT = Path(__file__).parents[2]
+FOLDER = PROJECT / "docker"
+PLAIN, TLS = ["compose.yml"], ["compose.yml", "compose.tls.yml"]
+ONE_SHOT = {"certificates", "demo-data", "register", "run"}
+
+
+def load(files):
+    """Return the services of compose files, merged as compose merges them."""
+    services = {}
+    for file in files:
+        for name, service in yaml.safe_load((FOLDER / file).read_text())[
+            "services"
+        ].items():
+            services[name] = merge(services.get(name, {}), service)
+    return services
+
+
+def merge(base, override):
+    """Return a service with the settings of a file on top: commands are replaced."""
+    merged = {**base, **override}
+    for key in ("depends_on", "environment", "healthcheck"):
+        if key in base or key in override:
+            merged[key] = {**base.get(key, {}), **override.get(key, {})}
+    merged["volumes"] = [*base.get("volumes", []), *override.get("volumes", [])]
+    return merged
+
+
+def in_order(services):
+    """Return the names of the services, each after those it depends on."""
+    ordered = []
+
+    def add(name):
+        for needed in services[name].get("depends_on", {}):
+            add(needed)
+        if name not in ordered:
+            ordered.append(name)
+
+    for name in services:
+        add(name)
+    return ordered
+
+
+def mounts(service):
+    """Return the folders of a container and the volumes behind them."""
+    return {volume.split(":")[1]: volume.split(":")[0] for volume in service["volumes"]}
+
+
+class Host:
+    """Runs services of a compose file as processes on this machine."""
+
+    def __init__(self, services, root):
+        self.services = services
+        self.root = root
+        self.output = {}
+        self._ports = {"superlink:8000": free_port()}
+        self._running = []
+
+    def start(self, name):
+        """Run a one-shot service to its end; start another and wait until it is up."""
+        log = self.root / f"{name}.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                self.words(name, self.services[name]["command"]),
+                env=self.environment(name),
+                cwd=PROJECT,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+        self._running.append(process)
+        if name in ONE_SHOT:
+            code = process.wait(timeout=240)
+            self.output[name] = log.read_text()
+            assert code == 0, self.output[name]
+        elif "healthcheck" in self.services[name]:
+            self._wait_until_healthy(name, process, log)
+
+    def words(self, name, command):
+        """Return a command line with this machine's hosts, ports and paths."""
+        own = self._ports.setdefault(f"{name}:9094", free_port())
+        superlink = self._ports["superlink:8000"]
+        replaced = [
+            (r"superlink:8000|127\.0\.0\.1:8000", f"127.0.0.1:{superlink}"),
+            (r"127\.0\.0\.1:9094", f"127.0.0.1:{own}"),
+            (r"--port=8000", f"--port={superlink}"),
+            (r"--port=9094", f"--port={own}"),
+            (r"--host=0\.0\.0\.0", "--host=127.0.0.1"),
+        ]
+        for folder, volume in mounts(self.services[name]).items():
+            # "/data", "/data/…": not what only begins like it
+            replaced.append(
+                (rf"(?<=[=\"])?{folder}(?=[/\"]|$)", str(self._volume(volume, folder)))
+            )
+        if name == "demo-data":
+            replaced.append((r"^/demo$", str(self.root / "demo")))
+        words = []
+        for word in command[1:] if command[0] == "CMD" else command:
+            for pattern, value in replaced:
+                word = re.sub(pattern, value, word)
+            words.append(word)
+        return words
+
+    def environment(self, name):
+        """Return what the image sets, with this machine's folders."""
+        folders = mounts(self.services[name])
+        own = {
+            "FED3R_OUTPUT_DIR": "/results",
+            "FED3R_CACHE_DIR": "/cache",
+        }
+        own = {
+            key: str(self._volume(folders[path], path))
+            for key, path in own.items()
+            if path in folders
+        }
+        return {
+            **os.environ,
+            **image_environment(),
+            **own,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": str(PROJECT),
+            "FLWR_HOME": str(self.root / "homes" / name),
+            "OMP_NUM_THREADS": "1",
+        }
+
+    def stop(self):
+        for process in reversed(self._running):
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                try:
+                    os.killpg(process.pid, number)
+                except ProcessLookupError:
+                    break
+                time.sleep(0.3)
+            process.wait()
+
+    def _volume(self, volume, folder):
+        # The demo's folders are those that the nodes then see as their own.
+        path = self.root / ("demo" if volume.startswith("data-") else "volumes")
+        path /= volume.replace("data-", "clinic-")
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def _wait_until_healthy(self, name, process, log):
+        command = self.words(name, self.services[name]["healthcheck"]["test"])
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and process.poll() is None:
+            done = subprocess.run(
+                command, env=self.environment(name), check=False, capture_output=True
+            )
+            if done.returncode == 0:
+                return
+            time.sleep(0.5)
+        pytest.fail(f"{name} did not become healthy: {log.read_text()}")
+
+
+def image_environment():
+    """Return the variables that the Dockerfile sets, but for the folders."""
+    text = (FOLDER / "Dockerfile").read_text().replace("\\\n", " ")
+    last = re.findall(r"^ENV (.*)$", text, re.MULTILINE)[-1]
+    pairs = [word.split("=", 1) for word in last.split()]
+    return {key: value for key, value in pairs if key.startswith("FLWR_")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("files", [PLAIN, TLS], ids=["plain", "tls"])
+def test_the_services_run_to_the_result(files, tmp_path):
+    services = load(files)
+    host = Host(services, tmp_path)
+    try:
+        for name in in_order(services):
+            host.start(name)
+    finally:
+        host.stop()
+    (summary,) = (tmp_path / "volumes" / "results").glob("2*/summary.json")
+    outcome = json.loads(summary.read_text())
+    assert outcome["clients_counted"] == 3
+    assert outcome["num_samples"] == 1442  # the digits that are not held out
+    assert outcome["num_classes"] == 10
+    assert "clients_counted" in host.output["run"] or "clients" in host.output["run"]
+
+
+@pytest.mark.parametrize("files", [PLAIN, TLS], ids=["plain", "tls"])
+def test_what_is_published_is_published_on_this_machine_only(files):
+    ports = [
+        port for service in load(files).values() for port in service.get("ports", [])
+    ]
+    assert ports == ["127.0.0.1:8000:8000"]
+
+
+@pytest.mark.parametrize("files", [PLAIN, TLS], ids=["plain", "tls"])
+def test_every_volume_is_declared_and_every_folder_is_made_by_the_image(files):
+    declared = set()
+    for file in files:
+        declared |= set(yaml.safe_load((FOLDER / file).read_text())["volumes"])
+    made = set(re.findall(r" (/[\w/-]+)", (FOLDER / "Dockerfile").read_text()))
+    used = {}
+    for service in load(files).values():
+        used |= mounts(service)
+        assert set(mounts(service)) <= made
+    assert {
+        volume
+        for service in load(files).values()
+        for volume in mounts(service).values()
+    } == declared
+
+
+def test_every_service_of_the_tls_file_is_encrypted():
+    for name, service in load(TLS).items():
+        assert "--insecure" not in service["command"], name
+
+
+def test_a_node_sees_its_own_images_and_nobody_elses():
+    for number in (1, 2, 3):
+        service = load(PLAIN)[f"supernode-{number}"]
+        assert mounts(service) == {
+            "/data": f"data-{number}",
+            "/cache": f"cache-{number}",
+        }
+        assert f'client-id="clinic-{number}"' in service["command"][-1]
+
+
+def test_the_dockerfile_passes_the_linter():
+    hadolint = Path(sys.executable).parent / "hadolint"
+    done = subprocess.run(
+        [hadolint, "--no-color", FOLDER / "Dockerfile"],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_versions_in_the_image_are_the_projects():
+    text = (FOLDER / "Dockerfile").read_text()
+    assert text.count("--constraint constraints.txt") == text.count("pip install") == 2
+    version = re.search(
+        r'^version = "(.*)"', (PROJECT / "pyproject.toml").read_text(), re.M
+    )
+    for service in load(TLS).values():
+        assert service["image"] == f"fed3r:{version[1]}"
