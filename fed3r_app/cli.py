@@ -48,10 +48,10 @@ def show(run_dir: Path | None) -> int:
 def predict(run_dir: Path, images: Sequence[Path], top: int) -> int:
     """Print the best classes of each image; one that can't be read is passed over."""
     # torch takes seconds to import: `fed3r show` does without it.
-    from fed3r_app.saved_model import load_model
+    from fed3r_app.saved_model import load_model, saved_backbone
 
     model = load_model(_model_path(run_dir))
-    backbone = _load_backbone(model)
+    backbone = saved_backbone(model)
     failed = 0
     for path in images:
         try:
@@ -71,23 +71,6 @@ def _model_path(run_dir: Path) -> Path:
             f"{run_dir} must be the folder of a finished run, got no {path.name} there."
         )
     return path
-
-
-def _load_backbone(model: SavedModel) -> Backbone:
-    """Return the backbone that the model was made with, to the last weight."""
-    from fed3r_app.backbones import load_backbone
-    from fed3r_app.softmax_model import tuned_backbone
-
-    backbone = load_backbone(model.backbone, model.weights, model.image_size)
-    if backbone.digest != model.weights_digest:
-        raise ValueError(
-            f"The weights {model.weights!r} of {model.backbone} must be those that the "
-            f"model was made with (digest {model.weights_digest[:12]}), got others "
-            f"({backbone.digest[:12]})."
-        )
-    if model.backbone_arrays:
-        return tuned_backbone(backbone, model.backbone_arrays)
-    return backbone
 
 
 def _features(backbone: Backbone, path: Path) -> Tensor:

@@ -8,8 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from fed3r_app.backbones import Backbone, load_backbone
 from fed3r_app.core import FeatureMap
 from fed3r_app.snapshots import read_tensors, write_tensors
+from fed3r_app.softmax_model import tuned_backbone
 
 _KIND = "model of Fed3R, version 1"
 _TENSORS = ("W", "present", "backbone_arrays")
@@ -95,3 +97,27 @@ def load_model(path: Path) -> SavedModel:
     W, present = tensors.pop("W"), tensors.pop("present")
     tuned = {name.removeprefix(_BACKBONE): value for name, value in tensors.items()}
     return SavedModel(W=W, present=present, backbone_arrays=tuned, **about)
+
+
+def saved_backbone(model: SavedModel, feature_dim: int | None = None) -> Backbone:
+    """Return the backbone that a model was made with, to the last weight.
+
+    Parameters
+    ----------
+    model : SavedModel
+        Perhaps with fine-tuned arrays.
+    feature_dim : int or None
+        See ``load_backbone``.
+    """
+    backbone = load_backbone(
+        model.backbone, model.weights, model.image_size, feature_dim
+    )
+    if backbone.digest != model.weights_digest:
+        raise ValueError(
+            f"The weights {model.weights!r} of {model.backbone} must be those that the "
+            f"model was made with (digest {model.weights_digest[:12]}), got others "
+            f"({backbone.digest[:12]})."
+        )
+    if model.backbone_arrays:
+        return tuned_backbone(backbone, model.backbone_arrays)
+    return backbone

@@ -31,7 +31,7 @@ def select_lambda(stats: RidgeStatistics) -> float:
     """
     if stats.n == 0:
         raise ValueError("ridge-lambda = 'auto' needs samples, got none.")
-    w, B2 = _spectrum(stats)
+    w, B2 = spectrum(stats)
     largest = float(w.max())
     if not largest > 0:
         raise ValueError(
@@ -45,7 +45,7 @@ def select_lambda(stats: RidgeStatistics) -> float:
     # With n <= d only images that repeat others make the rank r fall short of n. The
     # copies would be predicted without error and drive lam to 0: r images count.
     n = stats.n if stats.n > stats.d else int(kept.sum())
-    return _minimise(w[kept], B2[kept], n, largest)
+    return minimise_gcv(w[kept], B2[kept], n, largest)
 
 
 def gcv_error(lam: Tensor, w: Tensor, B2: Tensor, n: int) -> Tensor:
@@ -72,7 +72,7 @@ def gcv_error(lam: Tensor, w: Tensor, B2: Tensor, n: int) -> Tensor:
     return n * rss / residual_freedom.square()
 
 
-def _minimise(w: Tensor, B2: Tensor, n: int, largest: float) -> float:
+def minimise_gcv(w: Tensor, B2: Tensor, n: int, largest: float) -> float:
     """Return the best penalty of a coarse grid, refined around its minimum."""
     low, high = math.log(_LOWEST * largest), math.log(_HIGHEST * largest)
     for refined in (False, True):
@@ -88,7 +88,7 @@ def _minimise(w: Tensor, B2: Tensor, n: int, largest: float) -> float:
     return math.exp(float(logs[best]))
 
 
-def _spectrum(stats: RidgeStatistics) -> tuple[Tensor, Tensor]:
+def spectrum(stats: RidgeStatistics) -> tuple[Tensor, Tensor]:
     """Return the eigenvalues w (d,) of A, ascending, and B2 (d,)."""
     if stats.A.device.type == "cpu":
         return _spectrum_by_tridiagonal(stats)
