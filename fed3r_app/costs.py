@@ -29,6 +29,39 @@ def class_means_upload_bytes(d: int, num_classes: int, num_clients: int = 1) -> 
     return BYTES_PER_VALUE * num_clients * d * num_classes
 
 
+def backbone_download_bytes(backbone_values: int, num_clients: int = 1) -> int:
+    """Return the bytes of a backbone that clients don't have: b values each, once.
+
+    All that Fed3R ever sends to a client by the paper's count, and nothing where the
+    backbone is there already.
+    """
+    return BYTES_PER_VALUE * num_clients * backbone_values
+
+
+def training_bytes(values: int, clients_per_round: int, rounds: int) -> int:
+    """Return the bytes of some rounds of training, in one direction.
+
+    Parameters
+    ----------
+    values : int
+        Values that one client receives, or sends, in a round: see ``trained_values``.
+    clients_per_round, rounds : int
+        kappa and t.
+    """
+    return BYTES_PER_VALUE * values * clients_per_round * rounds
+
+
+def average_flops(
+    client_flops: float, clients_per_round: int, rounds: int, num_clients: int
+) -> float:
+    """Return the FLOPs of the average client after t rounds: flops t kappa / K.
+
+    ``client_flops`` are those of one client in one round; a run of two phases has the
+    sum of both.
+    """
+    return client_flops * clients_per_round * rounds / num_clients
+
+
 def statistics_flops(
     num_samples: float, d: int, num_classes: int, forward_flops: float
 ) -> float:

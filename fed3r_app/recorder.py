@@ -36,17 +36,25 @@ class Recorder:
         self._upload_bytes = int(progress.get("upload_bytes", 0))
         self._download_bytes = int(progress.get("download_bytes", 0))
         self._paper_upload_bytes = int(progress.get("paper_upload_bytes", 0))
+        self._paper_download_bytes = int(progress.get("paper_download_bytes", 0))
         self._flops = float(progress.get("flops_per_client", 0.0))
         self._started = time.monotonic() - progress.get("seconds", 0.0)
         directory.drop_metrics_after(self.rounds)
 
     def add_costs(
-        self, *, up: int = 0, down: int = 0, paper_up: int = 0, flops: float = 0.0
+        self,
+        *,
+        up: int = 0,
+        down: int = 0,
+        paper_up: int = 0,
+        paper_down: int = 0,
+        flops: float = 0.0,
     ) -> None:
         """Add real bytes, the paper's bytes, and the paper's FLOPs of all clients."""
         self._upload_bytes += up
         self._download_bytes += down
         self._paper_upload_bytes += paper_up
+        self._paper_download_bytes += paper_down
         self._flops += flops / self._num_clients
 
     def set_clients(self, num_clients: int) -> None:
@@ -67,6 +75,7 @@ class Recorder:
             "upload_bytes": self._upload_bytes,
             "download_bytes": self._download_bytes,
             "paper_upload_bytes": self._paper_upload_bytes,
+            "paper_download_bytes": self._paper_download_bytes,
             "flops_per_client": self._flops,
             "seconds": round(time.monotonic() - self._started, 3),
         }

@@ -16,7 +16,7 @@ from torch import Tensor
 from fed3r_app.backbones import Backbone
 from fed3r_app.checkpoints import Checkpoint, save_checkpoint
 from fed3r_app.core import FeatureMap
-from fed3r_app.costs import BYTES_PER_VALUE, trained_values, training_flops
+from fed3r_app.costs import trained_values, training_bytes, training_flops
 from fed3r_app.features import extract_features
 from fed3r_app.recorder import Recorder
 from fed3r_app.saved_model import SavedModel, save_model
@@ -251,10 +251,12 @@ class FineTuning:
             self._session.forward_flops,
             c,
         )
+        one_way = training_bytes(values, result.clients, rounds=1)
         self._recorder.add_costs(
             up=result.upload_bytes,
             down=result.download_bytes,
-            paper_up=BYTES_PER_VALUE * values * result.clients,
+            paper_up=one_way,
+            paper_down=one_way,
             flops=flops,
         )
 

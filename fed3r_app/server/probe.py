@@ -11,7 +11,11 @@ from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap, RidgeStatistics
-from fed3r_app.costs import statistics_flops, statistics_upload_bytes
+from fed3r_app.costs import (
+    backbone_download_bytes,
+    statistics_flops,
+    statistics_upload_bytes,
+)
 from fed3r_app.recorder import Recorder
 from fed3r_app.run_errors import RunError
 from fed3r_app.saved_model import SavedModel
@@ -89,7 +93,9 @@ def _add_costs(
         recorder.add_costs(up=up, down=down)
     stats = strategy.statistics()
     shape, counted = (stats.d, stats.num_classes), len(strategy.cohorts.counted)
+    backbone = sum(value.numel() for value in session.backbone.module.parameters())
     recorder.add_costs(
         paper_up=statistics_upload_bytes(*shape, counted),
+        paper_down=backbone_download_bytes(backbone, counted),
         flops=statistics_flops(stats.n, *shape, session.forward_flops),
     )

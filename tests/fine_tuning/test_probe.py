@@ -87,6 +87,8 @@ def test_what_the_probe_sends_is_counted(run, few_images):
     assert down >= 2 * 4 * 341_792
     dense = 2 * 4 * (1024**2 + 1024 * 4)
     assert probed["paper_upload_bytes"] - without["paper_upload_bytes"] == dense
+    paper_down = probed["paper_download_bytes"] - without["paper_download_bytes"]
+    assert paper_down == 2 * 4 * 341_792
 
 
 @pytest.mark.parametrize("refit", [pytest.param(False, marks=pytest.mark.slow), True])

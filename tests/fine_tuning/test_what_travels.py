@@ -44,6 +44,7 @@ def test_a_round_sends_what_the_formulas_say(
     # Both phases by the formulas: A and b of each client, then two rounds.
     statistics = 4 * 2 * (D * D + D * C)
     assert outcome.summary["paper_upload_bytes"] == statistics + 4 * 2 * 2 * values
+    assert outcome.summary["paper_download_bytes"] == 4 * 2 * 2 * values
     # What is reported is that and its framing: a header and a name for each array.
     arrays = sum(len(record) for record in outcome.trained[0].reply.values())
     uploaded = outcome.summary["upload_bytes"] - outcome.metrics[0]["upload_bytes"]
