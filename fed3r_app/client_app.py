@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 from clients import Node, StatisticsClient, bridge
 from clients.training_setup import TrainingNode
 from fed3r_app.core import FeatureMap
+from fed3r_app.privacy import check_feature_map
 from fed3r_app.wire import (
     BACKBONE,
     ON_TEST_IMAGES,
@@ -105,6 +106,7 @@ def train(message: Message, context: Context) -> Message:
 def _statistics_client(
     node: Node, feature_map: FeatureMap, *, test: bool = False
 ) -> StatisticsClient:
+    check_feature_map(node.config.dp_epsilon, feature_map)
     upload, dtype = node.config.upload, node.config.upload_dtype
     return StatisticsClient(node.local_data(test=test), feature_map, upload, dtype)
 

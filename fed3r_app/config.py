@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, get_type_hints
 
 from fed3r_app.data import LOCAL, check_dataset
+from fed3r_app.private_settings import CENTRAL, DISTRIBUTED, check_private_settings
 from fed3r_app.wire import DTYPES, FORMS
 
 Value = str | int | float | bool
@@ -130,6 +131,10 @@ class Config:
     client_evaluation: Flag
     keep_contributions: Flag
 
+    dp_epsilon: Annotated[float, _not_negative]
+    dp_delta: Positive
+    dp_mode: Annotated[str, _one_of(CENTRAL, DISTRIBUTED)]
+
     upload: Annotated[str, _one_of(*FORMS)]
     upload_dtype: Annotated[str, _one_of(*DTYPES)]
 
@@ -196,6 +201,8 @@ class Config:
 
     def evaluation_interval(self, rounds: int) -> int:
         """Return after how many of so many rounds to evaluate; 0 is at the end."""
+        if self.dp_epsilon:  # one release, one evaluation
+            return 0
         if self.eval_every == "auto":
             return -(-rounds // _EVALUATIONS)
         return self.eval_every
@@ -243,6 +250,7 @@ class Config:
         if self.resume and not self.run_name:
             raise ValueError("run-name must name the run to resume, got ''.")
         self._check_fine_tuning()
+        check_private_settings(self)
 
     def _check_fine_tuning(self) -> None:
         """Refuse settings of the fine-tuning that contradict each other."""

@@ -202,6 +202,16 @@ def _clients(summary: Values) -> str:
     return f"{counted:,.0f} of {clients:,.0f}"
 
 
+def _privacy(summary: Values) -> str:
+    privacy = summary.get("differential_privacy")
+    if not isinstance(privacy, dict):
+        return ""
+    return (
+        f"epsilon {privacy['epsilon']:g}, delta {privacy['delta']:g} "
+        f"({privacy['neighbours']}), noise of deviation {privacy['sigma']:.4g}"
+    )
+
+
 def _upload(summary: Values) -> str:
     """Return the bytes sent, and how many times less than the paper's they are."""
     sent = _number(summary, "upload_bytes")
@@ -252,6 +262,7 @@ _ROWS: tuple[tuple[str, Callable[[Values], str]], ...] = (
     ("classes", _formatted("num_classes", "{:,.0f}".format)),
     ("features", _formatted("feature_dim", "{:,.0f}".format)),
     ("ridge lambda", _formatted("ridge_lambda", "{:.4g}".format)),
+    ("privacy", _privacy),
     ("rounds", _formatted("rounds", "{:,.0f}".format)),
     ("uploaded", _upload),
     ("downloaded", _formatted("download_bytes", format_bytes)),

@@ -3,7 +3,7 @@
 from strategies.client_evaluation import evaluate_on_clients
 from strategies.cohorts import Cohorts
 from strategies.exchange import exchange
-from strategies.fed3r import Fed3R
+from strategies.fed3r import Fed3R, Release
 from strategies.fedncm import FedNCM
 from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
 from strategies.roster import Reception, Roster, meet_clients, natural_key
@@ -15,6 +15,7 @@ __all__ = [
     "Fed3R",
     "FedNCM",
     "Reception",
+    "Release",
     "Roster",
     "Scaffold",
     "TrainedRound",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
+from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -39,6 +40,17 @@ OnReply = Callable[[Entry, ArrayRecord | None], None]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
+class Release(Protocol):
+    """Makes sums differentially private."""
+
+    def __call__(self, stats: RidgeStatistics) -> RidgeStatistics:
+        """Return the statistics with noise."""
+
+    @property
+    def lam(self) -> float:
+        """The ridge penalty that goes with the noise."""
+
+
 class Fed3R(Strategy):
     """Adds up the clients' statistics and solves W = (A + lam I)^-1 b.
 
@@ -66,6 +78,9 @@ class Fed3R(Strategy):
         What is known of the clients' samples: statistics of others are refused.
     contributions : mapping
         Digest of each client's contribution that is in ``start``.
+    release : Release or None
+        Makes the sum differentially private, once, after the last round; nothing else
+        of it is told. None solves the sum as it is.
 
     Attributes
     ----------
@@ -96,6 +111,7 @@ class Fed3R(Strategy):
         first_round: int = 1,
         limits: Limits | None = None,
         contributions: Mapping[str, str] | None = None,
+        release: Release | None = None,
     ) -> None:
         self.roster = roster
         self.cohorts = cohorts
@@ -113,18 +129,31 @@ class Fed3R(Strategy):
         self._sum = RunningSum(start)
         self._space = (start.d, start.num_classes)
         self._limits = limits or Limits()
+        self._release = release
+        self._released: RidgeStatistics | None = None
         self._cohort: list[str] = []
         self._download_bytes = 0
 
     def solve(self, stats: RidgeStatistics) -> Tensor:
         """Return the classifier W (d, C) of the statistics."""
-        lam = select_lambda(stats) if self._fixed_lambda is None else self._fixed_lambda
+        lam = self._fixed_lambda
+        if lam is None:
+            lam = self._release.lam if self._release else select_lambda(stats)
         self.ridge_lambda = lam
         return solve_ridge(stats, lam, self._normalize, self._intercept)
 
+    @property
+    def may_be_told(self) -> bool:
+        """Whether ``statistics`` can be had without spending the privacy budget."""
+        return self._release is None or self._released is not None
+
     def statistics(self) -> RidgeStatistics:
-        """Return the sum so far."""
-        return self._sum.value()
+        """Return the sum so far; with differential privacy, its only release."""
+        if self._release is None:
+            return self._sum.value()
+        if self._released is None:
+            self._released = self._release(self._sum.value())
+        return self._released
 
     def classifier(self) -> ArrayRecord:
         """Return the record of the classifier of the sum so far."""
@@ -169,11 +198,12 @@ class Fed3R(Strategy):
         metrics = MetricRecord(
             {
                 "clients-counted": len(self.cohorts.counted),
-                "num-examples": self._sum.n,
                 "upload-bytes": upload_bytes,
                 "download-bytes": self._download_bytes,
             }
         )
+        if self._release is None:
+            metrics["num-examples"] = self._sum.n
         self._download_bytes = 0
         return None, metrics
 
@@ -239,6 +269,8 @@ class Fed3R(Strategy):
     def _anybody_left(self) -> bool:
         """Return whether somebody is left to ask, or has just come."""
         cohorts = self.cohorts
+        if self._released is not None:  # nobody comes in after the only release
+            return False
         if cohorts.done and not cohorts.out_of_rounds and self.find_newcomers:
             for client in self.find_newcomers():
                 cohorts.add(client)

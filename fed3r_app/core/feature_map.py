@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -27,6 +28,9 @@ class FeatureMap:
         Kernel width and seed of the random features.
     intercept : bool
         Append a column of ones.
+    norm : float
+        Bring every sample's features to this norm B, as differential privacy needs it;
+        0 leaves them as they are. With an intercept, half of B^2 is the intercept's.
     """
 
     d: int
@@ -34,6 +38,7 @@ class FeatureMap:
     rf_sigma: float = 1.0
     rf_seed: int = 0
     intercept: bool = False
+    norm: float = 0.0
 
     @property
     def dim(self) -> int:
@@ -51,7 +56,37 @@ class FeatureMap:
             Z = _draw_once(self.d, self.rf_dim, self.rf_sigma, self.rf_seed)(Z)
         else:
             Z = Z.to(torch.float64)
-        return torch.cat([Z, Z.new_ones(len(Z), 1)], dim=1) if self.intercept else Z
+        if self.norm:
+            # Features of norm 0, a black image's, stay 0.
+            Z = Z / Z.norm(dim=1, keepdim=True).clamp(min=torch.finfo(Z.dtype).tiny)
+        if self.intercept:
+            Z = torch.cat([Z, Z.new_ones(len(Z), 1)], dim=1)
+        return Z * self._scale if self.norm else Z
+
+    @property
+    def _scale(self) -> float:
+        """What brings features of norm 1, and an intercept of 1, to the norm B."""
+        return self.norm / math.sqrt(2) if self.intercept else self.norm
+
+    def bounds(
+        self, backbone_range: tuple[float, float] | None
+    ) -> tuple[float, float] | None:
+        """Return the least and the largest mapped feature, the intercept aside.
+
+        None where nothing is known.
+        """
+        nonnegative = backbone_range is not None and backbone_range[0] >= 0
+        if self.norm:
+            return 0.0 if nonnegative and not self.rf_dim else -self._scale, self._scale
+        if self.rf_dim:
+            bound = math.sqrt(2 / self.rf_dim)
+            return -bound, bound
+        return backbone_range
+
+    @property
+    def intercept_value(self) -> float:
+        """The value of the intercept's column."""
+        return self._scale if self.norm else 1.0
 
 
 # Many simulated clients share a process, and drawing takes longer than mapping few.

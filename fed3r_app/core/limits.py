@@ -41,9 +41,10 @@ class Limits:
         max_samples: int = 0,
     ) -> Limits:
         """Return what holds for the features that a map makes of a backbone's."""
-        between = _between(feature_map, backbone_range)
+        norm = feature_map.norm or math.inf
+        between = feature_map.bounds(backbone_range)
         if between is None:
-            return cls(max_samples=max_samples)
+            return cls(norm=norm, max_samples=max_samples)
         width = feature_map.dim - int(feature_map.intercept)
         low, high = (
             torch.full((width,), value, dtype=torch.float64) for value in between
@@ -51,16 +52,6 @@ class Limits:
         slack = _SLACK * (high - low)
         low, high = low - slack * (low != 0), high + slack
         if feature_map.intercept:
-            one = low.new_ones(1)
-            low, high = torch.cat([low, one]), torch.cat([high, one])
-        return cls(low, high, max_samples=max_samples)
-
-
-def _between(
-    feature_map: FeatureMap, backbone_range: tuple[float, float] | None
-) -> tuple[float, float] | None:
-    """Return the range of the mapped features, without the intercept."""
-    if feature_map.rf_dim:
-        bound = math.sqrt(2 / feature_map.rf_dim)
-        return -bound, bound
-    return backbone_range
+            column = low.new_full((1,), feature_map.intercept_value)
+            low, high = torch.cat([low, column]), torch.cat([high, column])
+        return cls(low, high, norm, max_samples)

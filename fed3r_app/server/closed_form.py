@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -21,13 +21,15 @@ from fed3r_app.costs import (
 )
 from fed3r_app.held_out import HeldOut
 from fed3r_app.ledger import Entry
+from fed3r_app.privacy import NORM, PrivacyBudget
 from fed3r_app.recorder import Recorder
 from fed3r_app.run_errors import RunError
 from fed3r_app.run_state import RunState
+from fed3r_app.server.private_release import CentralRelease
 from fed3r_app.server.session import Session
 from fed3r_app.snapshots import Setting, Snapshot, check_settings
 from fed3r_app.wire import pack_feature_map, unpack_classifier
-from strategies import Cohorts, Fed3R, FedNCM, Roster, natural_key
+from strategies import Cohorts, Fed3R, FedNCM, Release, Roster, natural_key
 
 # Saving may take this share of the time, and does not happen more often than that.
 _SNAPSHOT_SHARE, _SNAPSHOT_SECONDS = 0.05, 10.0
@@ -54,8 +56,9 @@ def choose_feature_map(
 ) -> FeatureMap:
     """Return the map from backbone features to those of the statistics."""
     config, d = session.config, session.backbone.dim
+    norm = NORM if config.dp_epsilon else 0.0
     if config.method != "fed3r-rf":
-        return FeatureMap(d, intercept=config.fit_intercept)
+        return FeatureMap(d, intercept=config.fit_intercept, norm=norm)
     if config.rf_sigma != "auto":
         sigma = config.rf_sigma
     elif earlier:
@@ -65,7 +68,7 @@ def choose_feature_map(
         # The sums' last digits depend on the order of the replies; these don't.
         sigma = float(f"{roster.moments.sigma():.6g}")
         log(INFO, "rf-sigma = %g from the spread of the features", sigma)
-    return FeatureMap(d, config.rf_dim, sigma, config.seed, config.fit_intercept)
+    return FeatureMap(d, config.rf_dim, sigma, config.seed, config.fit_intercept, norm)
 
 
 def make_strategy(
@@ -79,6 +82,7 @@ def make_strategy(
     eval_every: int = 0,
     first_round: int = 1,
     contributions: Mapping[str, str] | None = None,
+    release: Release | None = None,
 ) -> Fed3R:
     """Return a strategy with the settings of the run."""
     config = session.config
@@ -95,6 +99,7 @@ def make_strategy(
             feature_map, session.backbone.feature_range, config.max_client_samples
         ),
         contributions=contributions,
+        release=release,
     )
 
 
@@ -135,19 +140,22 @@ class ClosedForm:
         if earlier:
             check_settings(earlier.settings, self._settings)
         self.cohorts = self._make_cohorts(roster, earlier)
+        self.release = self._make_release()
+        start = self._start(earlier)
         self._strategy = make_strategy(
             session,
             roster,
             self.cohorts,
             feature_map,
-            self._start(earlier),
+            start,
             kind=FedNCM if session.config.method == "fedncm" else Fed3R,
             eval_every=session.config.evaluation_interval(self.cohorts.rounds_ahead),
             first_round=recorder.rounds + 1,
             contributions=earlier.contributions if earlier else None,
+            release=self.release,
         )
         self._held_out: HeldOut | None = session.held_out(feature_map)
-        self._num_samples = self._strategy.statistics().n
+        self._num_samples = start.n
         self._num_counted = len(self.cohorts.counted)
         self._flops_per_sample = statistics_flops(
             1, feature_map.dim, session.num_classes, session.forward_flops
@@ -168,7 +176,7 @@ class ClosedForm:
                 evaluate_fn=self._evaluate,
             )
         finally:
-            if self._strategy.rounds_run:
+            if self._strategy.rounds_run and self._strategy.may_be_told:
                 self._save_snapshot()
         if not self.cohorts.counted:
             return None
@@ -179,10 +187,15 @@ class ClosedForm:
                 "there is nothing to solve."
             )
         accuracy = evaluations[max(evaluations)].get("accuracy")
+        stats = self._strategy.statistics()
+        # With differential privacy the number of samples is known only now.
+        self._recorder.add_costs(
+            flops=self._flops_per_sample * (stats.n - self._num_samples)
+        )
         return Solution(
             arrays=result.arrays,
             feature_map=self._map,
-            statistics=self._strategy.statistics(),
+            statistics=stats,
             ridge_lambda=self._strategy.ridge_lambda,
             accuracy=accuracy,  # type: ignore[arg-type]
         )
@@ -204,18 +217,45 @@ class ClosedForm:
             return None
         named = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
         reason = cohorts.failures.get(missing[0], "not asked").rstrip(".")
+        next_step = (
+            "Nothing was released of them: no privacy is spent. Run again."
+            if self.release
+            else f"What was counted is in {path}. To ask the others, run again with "
+            f'run-name="{path.name}" resume=true.'
+        )
         return (
             f"{len(cohorts.counted)} of {num_clients} clients were counted; "
-            f"missing: {named}. Client {missing[0]}: {reason}. What was counted is in "
-            f'{path}. To ask the others, run again with run-name="{path.name}" '
-            "resume=true."
+            f"missing: {named}. Client {missing[0]}: {reason}. {next_step}"
         )
+
+    def _make_release(self) -> CentralRelease | None:
+        """Return what makes the sums private, where that is asked for."""
+        config = self._session.config
+        if not config.dp_epsilon:
+            return None
+        budget = PrivacyBudget(config.dp_epsilon, config.dp_delta)
+        shape = (self._map.dim, self._session.num_classes)
+        return CentralRelease(budget, *shape, self._check_coverage)
+
+    def _check_coverage(self) -> None:
+        """Raise unless enough clients are counted: a release can't be made twice."""
+        shortfall = self.shortfall()
+        if shortfall:
+            raise RunError(shortfall)
 
     def _what_sums_depend_on(self, num_clients: int) -> dict[str, Setting]:
         """Return what must not change between the parts of a run."""
         session = self._session
         run_config = session.config.to_run_config()
-        keys = ("dataset", "partition", "alpha", "seed", "backbone", "extract-dtype")
+        keys = (
+            "dataset",
+            "partition",
+            "alpha",
+            "seed",
+            "backbone",
+            "extract-dtype",
+            "dp-epsilon",
+        )
         return {
             **{key: run_config[key] for key in keys},
             "data-identity": session.data_identity,
@@ -259,20 +299,19 @@ class ClosedForm:
         return metrics
 
     def _on_reply(self, entry: Entry, record: ArrayRecord | None) -> None:
+        if self.release:  # nothing that depends on single images is written down
+            entry, record = replace(entry, digest="", num_samples=None), None
         self._state.note(entry, record, self._session.class_names)
 
     def _on_round(
         self, number: int, metrics: MetricRecord, evaluation: MetricRecord | None
     ) -> None:
-        counted, samples, up, down = (
+        counted, up, down = (
             int(metrics[key])  # type: ignore[arg-type]
-            for key in (
-                "clients-counted",
-                "num-examples",
-                "upload-bytes",
-                "download-bytes",
-            )
+            for key in ("clients-counted", "upload-bytes", "download-bytes")
         )
+        # Missing with differential privacy.
+        samples = int(metrics.get("num-examples", 0))  # type: ignore[arg-type]
         self._recorder.add_costs(
             up=up,
             down=down,
@@ -281,9 +320,9 @@ class ClosedForm:
         )
         self._num_counted, self._num_samples = counted, samples
         evaluated = {k.replace("-", "_"): v for k, v in (evaluation or {}).items()}
-        self._recorder.end_round(
-            {"clients_counted": counted, "num_samples": samples, **evaluated}
-        )
+        if "num-examples" in metrics:
+            evaluated["num_samples"] = samples
+        self._recorder.end_round({"clients_counted": counted, **evaluated})
         self._save_now_and_then()
 
     def _find_newcomers(self) -> list[str]:
@@ -305,19 +344,24 @@ class ClosedForm:
 
     def _save_now_and_then(self) -> None:
         pause = max(_SNAPSHOT_SECONDS, self._save_seconds / _SNAPSHOT_SHARE)
-        if time.monotonic() - self._last_saved > pause:
+        if time.monotonic() - self._last_saved > pause and self._strategy.may_be_told:
             try:
                 self._save_snapshot()
             except OSError as error:  # perhaps there is room at the end
                 log(WARNING, "The sums so far could not be saved: %s", error)
                 self._last_saved = time.monotonic()
 
+    def _contributions(self) -> dict[str, str]:
+        """Return the digest of each client's contribution, where it may be told."""
+        contributions = sorted(self._strategy.contributions.items())
+        return {client: "" if self.release else d for client, d in contributions}
+
     def _save_snapshot(self) -> None:
         """Save the sums so far, with who is in them."""
         began = time.monotonic()
         snapshot = Snapshot(
             self._strategy.statistics(),
-            dict(sorted(self._strategy.contributions.items())),
+            self._contributions(),
             self._settings,
             self._recorder.progress(),
             self._session.class_names,

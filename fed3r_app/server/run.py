@@ -138,6 +138,8 @@ class _Run:
             "feature_dim": solution.feature_map.dim,
             "ridge_lambda": solution.ridge_lambda,
         }
+        if phase.release:
+            self._outcome["differential_privacy"] = phase.release.summary()
         if solution.feature_map.rf_dim:
             self._outcome["rf_sigma"] = solution.feature_map.rf_sigma
         self._evaluate_at_clients(solution.classifier, solution.feature_map)
