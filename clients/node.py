@@ -148,7 +148,7 @@ class Node:
         names = self.dataset.class_names
         if self._labels is None:
             return np.arange(len(names))
-        return LabelSpace(self._labels).numbers(self.client_id, names)
+        return LabelSpace(self._labels).numbers(f"Client {self.client_id}", names)
 
     def _rows(self) -> NDArray[np.int64]:
         """Return which images of the data set are this client's."""

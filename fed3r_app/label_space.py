@@ -20,21 +20,21 @@ class LabelSpace:
         """Return the classes that anybody has, sorted by name."""
         return cls(tuple(sorted({name for names in class_names for name in names})))
 
-    def refusal(self, client: str, class_names: Sequence[str]) -> str | None:
-        """Return why a client's classes don't fit, or None if they do."""
+    def refusal(self, owner: str, class_names: Sequence[str]) -> str | None:
+        """Return why somebody's classes don't fit, or None if they do."""
         unknown = [name for name in class_names if name not in self.names]
         if not unknown:
             return None
         known = ", ".join(self.names[:10]) + (", …" if len(self.names) > 10 else "")
         return (
-            f"Client {client}: its classes must be among the run's, {known}; got "
+            f"{owner}: the classes must be among the run's, {known}; got "
             f"{', '.join(map(repr, unknown[:10]))}. Rename the class, or begin a run "
             "whose labels name it."
         )
 
-    def numbers(self, client: str, class_names: Sequence[str]) -> NDArray[np.int64]:
-        """Return the number of each of a client's classes, or raise ValueError."""
-        if refusal := self.refusal(client, class_names):
+    def numbers(self, owner: str, class_names: Sequence[str]) -> NDArray[np.int64]:
+        """Return the number of each of somebody's classes, or raise ValueError."""
+        if refusal := self.refusal(owner, class_names):
             raise ValueError(refusal)
         number = {name: index for index, name in enumerate(self.names)}
         return np.array([number[name] for name in class_names], dtype=np.int64)

@@ -192,7 +192,7 @@ class Session:
         roster, space = self._reception.roster, LabelSpace(self.class_names)
         refused = []
         for client in clients:
-            if refusal := space.refusal(client, roster.class_names[client]):
+            if refusal := space.refusal(f"Client {client}", roster.class_names[client]):
                 roster.refuse(client, refusal)
                 refused.append(client)
         return refused
@@ -205,7 +205,7 @@ class Session:
         labels = images.labels
         if self.is_local:
             space = LabelSpace(self.class_names)
-            labels = space.numbers("at the server", data.class_names)[labels]
+            labels = space.numbers("The test images", data.class_names)[labels]
         return torch.from_numpy(labels.copy())
 
     def _test_features(self) -> Tensor | None:

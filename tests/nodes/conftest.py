@@ -41,7 +41,7 @@ class NodesGrid(InlineGrid):
     """Nodes by id, each with a node config of its own; they may come and go.
 
     ``log`` holds (node, message type) of every question, and ``before(node, kind)`` is
-    called ahead of each.
+    called ahead of each. ``silent`` says how often a node keeps its statistics back.
     """
 
     def __init__(self, run_config):
@@ -49,6 +49,7 @@ class NodesGrid(InlineGrid):
         self._config = dict(run_config)
         self.log = []
         self.before = lambda node, kind: None
+        self.silent = {}
 
     def connect(self, node_id, node_config):
         state = RecordDict()
@@ -59,11 +60,26 @@ class NodesGrid(InlineGrid):
     def disconnect(self, node_id):
         del self._contexts[node_id]
 
+    def node_config(self, node_id):
+        return self._contexts[node_id].node_config
+
     def push_messages(self, messages):
         # As Flower does for a node that is gone: dropped, unsaid.
         return super().push_messages(
             [m for m in messages if m.metadata.dst_node_id in self._contexts]
         )
+
+    def pull_messages(self, message_ids):
+        kept_back = set()
+        for message_id in message_ids:
+            message = self._waiting.get(message_id)
+            if message and message.metadata.message_type == "train.statistics":
+                node = message.metadata.dst_node_id
+                if self.silent.get(node, 0):
+                    self.silent[node] -= 1
+                    del self._waiting[message_id]
+                    kept_back.add(message_id)
+        return super().pull_messages(m for m in message_ids if m not in kept_back)
 
     def _answer(self, message):
         node, kind = message.metadata.dst_node_id, message.metadata.message_type

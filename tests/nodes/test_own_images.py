@@ -67,7 +67,7 @@ def test_given_labels_fix_the_numbers_of_the_classes(federation, clinics, model_
 
 
 def test_a_class_that_is_not_among_the_labels_is_refused_by_name(federation, clinics):
-    with pytest.raises(RunError, match=r"Client clinic-c: its classes .* 'elk'"):
+    with pytest.raises(RunError, match=r"Client clinic-c: the classes .* 'elk'"):
         federation.run(clinics, labels="cat,dog,owl,yak")
     assert federation.grid.kinds == ["query.hello"]
 

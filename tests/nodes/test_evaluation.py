@@ -1,0 +1,87 @@
+"""Accuracy without a data set: the nodes' own test images, or a folder at the server."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fed3r_app.run_errors import RunError
+
+PARTS = {
+    "clinic-x": {"train": ("cat", "cat", "dog"), "test": ("dog",) * 9},
+    "clinic-y": {"train": ("owl", "dog"), "test": ("cat", "owl")},
+    "clinic-z": {"train": ("owl", "cat")},
+}
+
+
+@pytest.fixture
+def parted(federation):
+    for client, parts in PARTS.items():
+        for part, class_names in parts.items():
+            federation.add_images(federation.folder(client) / part, class_names)
+    return federation
+
+
+def count_correct(model, folders):
+    """Return how many images of some folders a model gets right, and how many are."""
+    correct = total = 0
+    for folder in folders:
+        for path in folder.rglob("*.png"):
+            z = np.asarray(Image.open(path), dtype=np.float32).reshape(1, -1) / 255
+            best = int(model.scores(torch.from_numpy(z)).argmax())
+            correct += model.class_names[best] == path.parent.name
+            total += 1
+    return correct, total
+
+
+def test_the_nodes_test_images_are_counted_together(parted, model_of, summary_of):
+    directory = parted.run(PARTS)
+    summary = summary_of(directory)
+    folders = [parted.folder(client) / "test" for client in PARTS]
+    correct, total = count_correct(model_of(directory), folders)
+    assert total == summary["client_test_images"] == 11
+    assert summary["accuracy"] == summary["client_accuracy"] == correct / total
+
+
+def test_three_exchanges_are_all_it_takes(parted):
+    parted.run(PARTS)
+    kinds = [kind for _, kind in parted.grid.log]
+    assert kinds.count("query.hello") == kinds.count("train.statistics") == 3
+    assert kinds.count("evaluate.statistics") == 2, "only nodes with test images"
+
+
+def test_test_images_are_not_trained_on(parted, model_of, summary_of):
+    directory = parted.run(PARTS)
+    train = [parted.folder(client) / "train" for client in PARTS]
+    W = parted.pooled(train, ["cat", "dog", "owl"])
+    assert float((model_of(directory).W - W).norm() / W.norm()) <= 1e-9
+    assert summary_of(directory)["num_samples"] == 7
+
+
+def test_a_folder_at_the_server_gives_an_accuracy_too(
+    federation, clinics, model_of, summary_of
+):
+    held_out = federation.home / "held-out"
+    federation.add_images(held_out, ("cat", "yak", "owl", "elk"))
+    directory = federation.run(clinics, data_path=str(held_out))
+    correct, total = count_correct(model_of(directory), [held_out])
+    assert summary_of(directory)["accuracy"] == correct / total
+
+
+def test_test_images_of_a_class_that_nobody_has_are_refused(federation, clinics):
+    held_out = federation.home / "held-out"
+    federation.add_images(held_out, ("newt",))
+    with pytest.raises(RunError, match=r"test images.*'newt'"):
+        federation.run(clinics, data_path=str(held_out))
+
+
+def test_without_test_images_the_training_images_are_asked_for_only_on_request(
+    federation, clinics, summary_of
+):
+    plain = summary_of(federation.run(clinics))
+    asked = summary_of(
+        federation.run(clinics, client_evaluation=True, run_name="asked")
+    )
+    assert "client_accuracy" not in plain
+    assert asked["client_accuracy"] == 1.0
+    assert asked["accuracy"] is None, "those images are not held out"
