@@ -1,4 +1,4 @@
-"""Accuracy without a data set: the nodes' own test images, or a folder at the server."""
+"""Accuracy without a data set: the nodes' test images, or a folder at the server."""
 
 import numpy as np
 import pytest
