@@ -1,6 +1,7 @@
 """Four clinics with images of their own, TLS and node authentication, as processes."""
 
 import numpy as np
+import pytest
 import torch
 from PIL import Image
 
