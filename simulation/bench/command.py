@@ -21,6 +21,7 @@ NAMES = (
     "reference",
     "scale",
     "federation",
+    "privacy",
 )
 _DATA_VARIABLE = "FED3R_BENCH_DATA"
 _SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
