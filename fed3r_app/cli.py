@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fed3r_app import deployment_commands
+from fed3r_app import deployment_commands, run_commands
 from fed3r_app.report import summary_table
 from fed3r_app.run_directory import LATEST, RunDirectory, output_directory
 from fed3r_app.run_errors import RunError
@@ -20,19 +21,34 @@ if TYPE_CHECKING:
     from fed3r_app.saved_model import SavedModel
 
 
+_BROKEN_PIPE = 141  # as a shell says it: 128 + SIGPIPE
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code: 0, or 1 after an error on stderr."""
     options = _parser().parse_args(arguments)
     try:
-        if options.command == "show":
-            return show(options.run_dir)
-        if options.command in deployment_commands.NAMES:
-            return deployment_commands.call(options)
-        return predict(options.run_dir, options.images, options.top)
+        code = _call(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader has seen enough: `fed3r show | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
     except (OSError, ValueError, RunError) as error:
         return _fail(error)
     except KeyboardInterrupt:
         return 130
+
+
+def _call(options: argparse.Namespace) -> int:
+    """Run the command that was asked for; return its exit code."""
+    if options.command == "show":
+        return show(options.run_dir)
+    if options.command == "predict":
+        return predict(options.run_dir, options.images, options.top)
+    if options.command in deployment_commands.NAMES:
+        return deployment_commands.call(options)
+    return run_commands.call(options)
 
 
 def show(run_dir: Path | None) -> int:
@@ -113,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_show(commands)
     _add_predict(commands)
+    run_commands.add(commands)
     deployment_commands.add(commands)
     return parser
 

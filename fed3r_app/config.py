@@ -159,6 +159,8 @@ class Config:
     output_dir: Text
     run_name: Text
     resume: Flag
+    forget: Text
+    replace: Text
 
     @classmethod
     def from_run_config(cls, run_config: Mapping[str, Value]) -> Config:
@@ -249,6 +251,17 @@ class Config:
             raise ValueError(f"labels must differ, got {self.labels!r}.")
         if self.resume and not self.run_name:
             raise ValueError("run-name must name the run to resume, got ''.")
+        for key in ("forget", "replace"):
+            if (client := getattr(self, key)) and not self.resume:
+                raise ValueError(
+                    f"{key} must be '' unless resume = true, got {client!r}: it "
+                    "changes a run that is there."
+                )
+        if self.forget and self.replace:
+            raise ValueError(
+                f"replace must be '' with forget = {self.forget!r}, got "
+                f"{self.replace!r}: one change at a time."
+            )
         self._check_fine_tuning()
         check_private_settings(self)
 

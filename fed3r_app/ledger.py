@@ -113,6 +113,8 @@ class Ledger:
             if client not in contributions:
                 outcome = FORGOTTEN if client in forgotten else LOST
                 self.append(Entry(client, outcome, entry.digest))
+        for client in sorted(forgotten_clients(entries) - forgotten):
+            self.append(Entry(client, READMITTED))
         for client, digest in contributions.items():
             if client not in standing or standing[client].digest != digest:
                 self.append(Entry(client, FOUND, digest))

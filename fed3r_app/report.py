@@ -257,6 +257,7 @@ _ROWS: tuple[tuple[str, Callable[[Values], str]], ...] = (
     ("accuracy at clients", _formatted("client_accuracy", format_percent)),
     ("clients counted", _clients),
     ("missing clients", _listed("missing_clients")),
+    ("forgotten clients", _listed("forgotten_clients")),
     ("absent classes", _listed("absent_classes")),
     ("training images", _formatted("num_samples", "{:,.0f}".format)),
     ("classes", _formatted("num_classes", "{:,.0f}".format)),

@@ -5,12 +5,14 @@ No torch here: `fed3r show` reads a run without loading it.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import tempfile
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain, count
@@ -133,6 +135,36 @@ class RunDirectory:
         """Write config.json."""
         _write_json(self.config_path, config)
 
+    def read_config(self) -> dict[str, str | int | float | bool]:
+        """Return config.json."""
+        self._check_is_run()
+        text = self.config_path.read_text("utf-8", errors="replace")
+        config = parse_object(text)
+        if config is None:
+            raise ValueError(
+                f"{self.config_path} must be a JSON object, got something else. Is the "
+                "file damaged?"
+            )
+        return cast(dict[str, str | int | float | bool], config)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from changing the run meanwhile.
+
+        The lock ends with the process that has it, however that ends.
+        """
+        self._check_is_run()
+        with self.config_path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise OSError(
+                    f"{self.path} must not be in use, got a process that is at work "
+                    "there. Wait until it has ended, or end it."
+                ) from error
+            self._drop_torn_files()
+            yield
+
     def write_summary(self, summary: Mapping[str, object]) -> None:
         """Write summary.json."""
         _write_json(self.summary_path, summary)
@@ -171,6 +203,14 @@ class RunDirectory:
         ]
         write_atomically(self.metrics_path, "".join(kept).encode())
 
+    def _check_is_run(self) -> None:
+        """Raise unless a run has begun in the folder."""
+        if not self.config_path.is_file():
+            raise FileNotFoundError(
+                f"{self.path} must be the folder of a run, got no "
+                f"{self.config_path.name} there."
+            )
+
     def _check_content(self, resume: bool) -> None:
         """Raise unless the folder has what is expected: a run that began, or none."""
         name = f"run-name = {self.path.name!r}"
@@ -184,6 +224,11 @@ class RunDirectory:
                 f"{name}: {self.path} already holds a run. Choose another run-name "
                 "or set resume = true."
             )
+
+    def _drop_torn_files(self) -> None:
+        """Remove what a process left that was killed in the middle of writing."""
+        for path in self.path.glob(f".*.{'[0-9a-f]' * 32}"):
+            path.unlink(missing_ok=True)
 
     def _files(self) -> tuple[Path, ...]:
         models = (self.model_path, self.best_model_path, self.checkpoint_path)

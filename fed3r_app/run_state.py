@@ -23,7 +23,7 @@ from fed3r_app.contributions import (
 )
 from fed3r_app.ledger import (
     ACCEPTED,
-    REPLACED,
+    READMITTED,
     Entry,
     Ledger,
     forgotten_clients,
@@ -81,11 +81,17 @@ class RunState:
         self, entry: Entry, record: ArrayRecord | None, class_names: Sequence[str]
     ) -> None:
         """Write down what became of a reply, before it is counted."""
-        counted = entry.outcome in (ACCEPTED, REPLACED)
-        if self._keep and counted and record is not None:
-            folder = self._directory.contributions_path
-            save_contribution(folder, entry.client, entry.digest, record, class_names)
+        if record is not None and entry.outcome == ACCEPTED:
+            self.keep(entry.client, entry.digest, record, class_names)
         self.ledger.append(entry)
+
+    def keep(
+        self, client: str, digest: str, record: ArrayRecord, class_names: Sequence[str]
+    ) -> None:
+        """Keep a contribution, where that is wanted."""
+        if self._keep:
+            folder = self._directory.contributions_path
+            save_contribution(folder, client, digest, record, class_names)
 
     def kept(self, snapshot: Snapshot, client: str) -> Contribution | None:
         """Return the contribution of a client in the sums, where it was kept."""
@@ -100,9 +106,15 @@ class RunState:
         """Save the sums; those saved before stay at hand."""
         self.ledger.sync()
         path = self._directory.statistics_path
-        if path.exists():
-            _link(path, self._directory.earlier_statistics_path)
-        save_snapshot(path, snapshot)
+        try:
+            if path.exists():
+                _link(path, self._directory.earlier_statistics_path)
+            save_snapshot(path, snapshot)
+        except OSError as error:
+            raise OSError(
+                f"The sums must be saved in {path}, but: {error.strerror or error}. "
+                "What was saved before is whole: make room, and go on with resume=true."
+            ) from error
 
     def save_without(self, snapshot: Snapshot, entry: Entry) -> None:
         """Save sums from which something was taken out, and leave no trace of it."""
@@ -125,15 +137,18 @@ class RunState:
         return None
 
 
-def readmit(snapshot: Snapshot, client: str) -> Snapshot:
-    """Return the snapshot with a client that was forgotten free to be asked again."""
+def readmit(state: RunState, snapshot: Snapshot, client: str) -> Snapshot:
+    """Save and return the snapshot with a forgotten client free to be asked again."""
     if client not in snapshot.forgotten:
         raise ValueError(
             f"A client to admit again must have been forgotten, got {client!r}. "
             f"Forgotten: {', '.join(snapshot.forgotten) or 'nobody'}."
         )
     rest = tuple(other for other in snapshot.forgotten if other != client)
-    return replace(snapshot, forgotten=rest)
+    changed = replace(snapshot, forgotten=rest)
+    state.save(changed)
+    state.ledger.append(Entry(client, READMITTED))
+    return changed
 
 
 def _link(path: Path, other: Path) -> None:

@@ -71,6 +71,16 @@ def test_show_prints_the_table_and_where_the_picture_is(tmp_path):
     assert f"Picture  {run.curves_path}" in done.stdout
 
 
+def test_a_reader_that_has_seen_enough_is_not_an_error(tmp_path):
+    run = save_run(tmp_path)
+    command = [sys.executable, "-m", "fed3r_app.cli", "show", str(run.path)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
 def test_show_takes_the_latest_run_by_default(tmp_path):
     save_run(tmp_path / "results", "a")
     save_run(tmp_path / "results", "b", accuracy=0.5)

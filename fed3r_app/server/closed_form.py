@@ -136,7 +136,8 @@ class ClosedForm:
         self._recorder = recorder
         self._state = state
         self._roster = roster
-        self._settings = self._what_sums_depend_on(len(roster.clients))
+        everybody = {*roster.clients, *state.expected, *state.forgotten}
+        self._settings = self._what_sums_depend_on(len(everybody))
         if earlier:
             check_settings(earlier.settings, self._settings)
         self.cohorts = self._make_cohorts(roster, earlier)
@@ -161,6 +162,7 @@ class ClosedForm:
             1, feature_map.dim, session.num_classes, session.forward_flops
         )
         self._last_saved, self._save_seconds = time.monotonic(), 0.0
+        self._num_saved = self._num_counted
 
     def run(self, grid: Grid) -> Solution | None:
         """Ask the clients; return the classifier, or None if nobody was counted."""
@@ -176,7 +178,7 @@ class ClosedForm:
                 evaluate_fn=self._evaluate,
             )
         finally:
-            if self._strategy.rounds_run and self._strategy.may_be_told:
+            if self._strategy.may_be_told and self._strategy.contributions:
                 self._save_snapshot()
         if not self.cohorts.counted:
             return None
@@ -299,6 +301,7 @@ class ClosedForm:
         return metrics
 
     def _on_reply(self, entry: Entry, record: ArrayRecord | None) -> None:
+        self._save_now_and_then()  # a round may be all clients, and take hours
         if self.release:  # nothing that depends on single images is written down
             entry, record = replace(entry, digest="", num_samples=None), None
         self._state.note(entry, record, self._session.class_names)
@@ -344,7 +347,9 @@ class ClosedForm:
 
     def _save_now_and_then(self) -> None:
         pause = max(_SNAPSHOT_SECONDS, self._save_seconds / _SNAPSHOT_SHARE)
-        if time.monotonic() - self._last_saved > pause and self._strategy.may_be_told:
+        changed = len(self._strategy.contributions) > self._num_saved
+        due = time.monotonic() - self._last_saved > pause
+        if changed and due and self._strategy.may_be_told:
             try:
                 self._save_snapshot()
             except OSError as error:  # perhaps there is room at the end
@@ -368,6 +373,7 @@ class ClosedForm:
             tuple(sorted(self._state.forgotten)),
         )
         self._state.save(snapshot)
+        self._num_saved = len(snapshot.contributions)
         self._last_saved = time.monotonic()
         self._save_seconds = self._last_saved - began
 

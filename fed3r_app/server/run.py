@@ -23,6 +23,7 @@ from fed3r_app.server.closed_form import (
 )
 from fed3r_app.server.fine_tuning import FineTuning, Start
 from fed3r_app.server.probe import probe
+from fed3r_app.server.revision import revise
 from fed3r_app.server.session import Session
 from fed3r_app.server.starts import (
     choose_temperature,
@@ -35,7 +36,12 @@ from strategies import Roster
 
 def run(grid: Grid, config: Config) -> None:
     """Meet the clients, make a classifier with them, write down what came of it."""
-    _Run(grid, Session(config)).run()
+    session = Session(config)
+    with session.directory.locked():
+        if config.forget or config.replace:
+            revise(grid, session)
+        else:
+            _Run(grid, session).run()
 
 
 class _Run:

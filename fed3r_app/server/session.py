@@ -6,8 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from logging import INFO, WARNING
 
-import numpy as np
-import torch
 from flwr.app import ConfigRecord
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -16,14 +14,13 @@ from torch import Tensor
 from fed3r_app.backbones import load_backbone
 from fed3r_app.config import Config
 from fed3r_app.core import FeatureMap
-from fed3r_app.data import LOCAL, DataSet, ImageSet, load_dataset, load_local
 from fed3r_app.devices import cache_dir, resolve_device
-from fed3r_app.features import cached_features
 from fed3r_app.flop_memory import forward_flops
 from fed3r_app.held_out import HeldOut
 from fed3r_app.label_space import LabelSpace
 from fed3r_app.progress import Progress
 from fed3r_app.run_directory import RunDirectory
+from fed3r_app.server_data import ServerData
 from fed3r_app.wire import with_labels
 from strategies import Reception, Roster, natural_key
 
@@ -50,24 +47,26 @@ class Session:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.device = resolve_device(config.device)
-        self.is_local = config.dataset == LOCAL
-        self._dataset = self._load_data()
-        self.test_images = self._choose_test_images()
-        self.class_names: tuple[str, ...] = ()
-        if self._dataset and not self.is_local:
-            self.class_names = self._dataset.class_names
+        self._data = ServerData.load(config.dataset, config.data_path)
+        self.is_local = self._data.is_local
+        self.test_images = self._data.test_images
+        if self._data.dataset and not self.test_images:
+            log(WARNING, "%s has no test images: no accuracy.", config.dataset)
+        self.class_names = self._data.class_names
         self.backbone = load_backbone(
             config.backbone,
             config.weights,
             config.image_size,
-            self._dataset.feature_dim if self._dataset else None,
+            self._data.feature_dim,
         )
         self.directory = RunDirectory.open(
             config.output_dir, config.run_name, config.resume
         )
         if not config.resume:  # the config of a resumed run is that of its beginning
             self.directory.write_config(config.to_run_config())
-        self.test_features = self._test_features()
+        self.test_features = self._data.test_features(
+            self.backbone, self.device, config.extract_dtype
+        )
         # Flower's clients are starting meanwhile: build the network now, not later.
         _ = self.forward_flops
 
@@ -139,8 +138,7 @@ class Session:
     @property
     def data_identity(self) -> str | None:
         """The digest of the data set; None where the images are the nodes' own."""
-        data = self._dataset
-        return None if self.is_local or data is None else data.train.identity
+        return self._data.identity
 
     def held_out(
         self, feature_map: FeatureMap, features: Tensor | None = None
@@ -157,34 +155,21 @@ class Session:
         features = self.test_features if features is None else features
         if features is None:
             return None
-        return HeldOut(features, self._test_labels(), feature_map, self.device)
+        labels = self._data.test_labels(self.class_names)
+        return HeldOut(features, labels, feature_map, self.device)
 
     @cached_property
     def forward_flops(self) -> int:
         """FLOPs of one image through the backbone, as the paper counts."""
         return forward_flops(self.backbone, cache_dir())
 
-    def _load_data(self) -> DataSet | None:
-        """Return the data set; of nodes' own images those that the server has."""
-        config = self.config
-        if not self.is_local:
-            return load_dataset(config.dataset, config.data_path)
-        return load_local(config.data_path) if config.data_path else None
-
-    def _choose_test_images(self) -> ImageSet | None:
-        data = self._dataset
-        if self.is_local and data:  # whatever lies at the server is for tests
-            return data.test or data.train
-        if data and not data.test:
-            log(WARNING, "%s has no test images: no accuracy.", data.name)
-        return data.test if data else None
-
     def _fix_labels(self, known: Iterable[Sequence[str]]) -> None:
         """Fix the label space: the given one, or all classes that are known."""
         given = self.config.given_labels
         space = LabelSpace(given) if given else LabelSpace.union(known)
         self.class_names = space.names
-        self._test_labels()  # refuses test images of other classes now, not at the end
+        # Refuses test images of other classes now, not at the end.
+        self._data.test_labels(space.names)
         log(INFO, "%d classes: %s", len(space.names), ", ".join(space.names[:20]))
 
     def _refuse_strangers(self, clients: Iterable[str]) -> list[str]:
@@ -196,28 +181,3 @@ class Session:
                 roster.refuse(client, refusal)
                 refused.append(client)
         return refused
-
-    def _test_labels(self) -> Tensor:
-        """Return the numbers of the classes of the test images, (n,)."""
-        images, data = self.test_images, self._dataset
-        if images is None or data is None:
-            return torch.empty(0, dtype=torch.int64)
-        labels = images.labels
-        if self.is_local:
-            space = LabelSpace(self.class_names)
-            labels = space.numbers("The test images", data.class_names)[labels]
-        return torch.from_numpy(labels.copy())
-
-    def _test_features(self) -> Tensor | None:
-        test = self.test_images
-        if test is None:
-            return None
-        return cached_features(
-            self.backbone,
-            test,
-            np.arange(len(test)),
-            device=self.device,
-            dtype=self.config.extract_dtype,
-            cache_dir=cache_dir(),
-            progress=Progress("test images"),
-        )

@@ -1,0 +1,92 @@
+"""The images that the server has: a whole data set, or tests beside the nodes' own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fed3r_app.backbones import Backbone
+from fed3r_app.data import LOCAL, DataSet, ImageSet, load_dataset, load_local
+from fed3r_app.devices import cache_dir
+from fed3r_app.features import cached_features
+from fed3r_app.label_space import LabelSpace
+from fed3r_app.progress import Progress
+
+
+@dataclass(frozen=True, eq=False)
+class ServerData:
+    """What the server can read.
+
+    Parameters
+    ----------
+    dataset : DataSet or None
+        The data set of the run, or the images at the server where those of the run are
+        the nodes' own; None where it has none.
+    is_local : bool
+        Whether the images of the run are the nodes' own.
+    """
+
+    dataset: DataSet | None
+    is_local: bool
+
+    @classmethod
+    def load(cls, name: str, data_path: str) -> ServerData:
+        """Return what there is for `dataset` and `data-path` of the run config."""
+        if name != LOCAL:
+            return cls(load_dataset(name, data_path), is_local=False)
+        return cls(load_local(data_path) if data_path else None, is_local=True)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes of the run; () where only the nodes know them."""
+        return () if self.is_local or not self.dataset else self.dataset.class_names
+
+    @property
+    def identity(self) -> str | None:
+        """The digest of the training images; None where they are the nodes' own."""
+        data = self.dataset
+        return None if self.is_local or data is None else data.train.identity
+
+    @property
+    def feature_dim(self) -> int | None:
+        """Number of features, where the data set has features and no images."""
+        return self.dataset.feature_dim if self.dataset else None
+
+    @property
+    def test_images(self) -> ImageSet | None:
+        """What the server evaluates on."""
+        data = self.dataset
+        if self.is_local and data:  # whatever lies at the server is for tests
+            return data.test or data.train
+        return data.test if data else None
+
+    def test_labels(self, class_names: tuple[str, ...]) -> Tensor:
+        """Return the numbers (n,) of the test images' classes among all."""
+        images, data = self.test_images, self.dataset
+        if images is None or data is None:
+            return torch.empty(0, dtype=torch.int64)
+        labels = images.labels
+        if self.is_local:
+            space = LabelSpace(class_names)
+            labels = space.numbers("The test images", data.class_names)[labels]
+        return torch.from_numpy(labels.copy())
+
+    def test_features(
+        self, backbone: Backbone, device: torch.device, dtype: str
+    ) -> Tensor | None:
+        """Return the features (n, d) of the test images, where there are any."""
+        test = self.test_images
+        if test is None:
+            return None
+        return cached_features(
+            backbone,
+            test,
+            np.arange(len(test)),
+            device=device,
+            dtype=dtype,
+            cache_dir=cache_dir(),
+            progress=Progress("test images"),
+        )

@@ -1,0 +1,334 @@
+"""A saved run worked on later: add, forget, replace, solve, and the audit of it all."""
+
+import json
+import re
+import shutil
+
+import pytest
+import torch
+
+from fed3r_app.cli import main as fed3r
+from fed3r_app.contributions import contribution_path, save_contribution
+from fed3r_app.ledger import Ledger
+from fed3r_app.saved_model import load_model, save_model
+from fed3r_app.server_app import RunError
+from fed3r_app.snapshots import load_snapshot, save_snapshot
+from fed3r_app.wire import pack_statistics
+
+ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
+LABELS = ("cat", "dog", "elk", "owl", "yak")
+
+
+def without(*clients):
+    return [client for client in ALL if client not in clients]
+
+
+def model_of(directory):
+    return load_model(directory / "model.safetensors")
+
+
+def assert_model_of(federation, directory, clients, labels=LABELS):
+    """Check that the model is that of a run that only ever had these clients."""
+    model = model_of(directory)
+    assert model.class_names == tuple(labels)
+    W = federation.pooled([federation.folder(client) for client in clients], labels)
+    assert float((model.W - W).norm() / W.norm()) <= 1e-9
+    assert not model.W[:, ~model.present].any()
+
+
+def sums_of(directory):
+    return load_snapshot(directory / "statistics.safetensors")
+
+
+def history(directory):
+    entries = Ledger(directory / "ledger.jsonl").entries()
+    return [(entry.client, entry.outcome) for entry in entries]
+
+
+def asked(federation):
+    """Return how often each kind of question was asked."""
+    kinds = [kind for _, kind in federation.grid.log]
+    return {kind: kinds.count(kind) for kind in kinds}
+
+
+def resume(federation, clients, **settings):
+    return federation.run(clients, resume=True, **settings)
+
+
+@pytest.mark.parametrize("client", ALL)
+def test_forgetting_a_kept_contribution_is_never_having_had_it(federation, client):
+    directory = federation.run(ALL, keep_contributions=True)
+    shutil.rmtree(federation.folder(client))  # it need not be there
+    assert fed3r(["forget", str(directory), client]) == 0
+    assert_model_of(federation, directory, without(client))
+    assert history(directory)[-1] == (client, "forgotten")
+    assert client not in sums_of(directory).contributions
+    assert len(list((directory / "contributions").iterdir())) == 3
+    assert fed3r(["audit", str(directory)]) == 0
+
+
+def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(federation):
+    directory = federation.run(ALL)
+    assert not (directory / "contributions").exists()
+    assert fed3r(["forget", str(directory), "clinic-b"]) == 1  # it must be asked
+    resume(federation, ALL, forget="clinic-b")
+    assert asked(federation)["train.statistics"] == 1
+    assert_model_of(federation, directory, without("clinic-b"))
+    assert fed3r(["audit", str(directory)]) == 0
+
+
+def test_a_client_that_has_other_data_by_now_is_not_forgotten(federation, summary_of):
+    directory = federation.run(ALL)
+    federation.add_images(federation.folder("clinic-b"), ["owl"], seed=1)
+    with pytest.raises(RunError, match=r"Client clinic-b must have the data .*digest"):
+        resume(federation, ALL, forget="clinic-b")
+    assert history(directory)[-1] == ("clinic-b", "refused")
+    assert "clinic-b" in sums_of(directory).contributions
+    assert summary_of(directory)["clients_counted"] == 4
+    assert fed3r(["audit", str(directory)]) == 0
+
+
+def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation, summary_of):
+    directory = federation.run(ALL, keep_contributions=True)
+    fed3r(["forget", str(directory), "clinic-a"])
+    resume(federation, ALL, keep_contributions=True)
+    assert "train.statistics" not in asked(federation)
+    assert_model_of(federation, directory, without("clinic-a"))
+    assert summary_of(directory)["clients"] == 3
+    # The command, up to where it would start the run.
+    assert fed3r(["add", str(directory), "127.0.0.1:1", "--readmit", "clinic-a"]) == 1
+    resume(federation, ALL, keep_contributions=True)
+    assert_model_of(federation, directory, ALL)
+    assert fed3r(["audit", str(directory)]) == 0
+
+
+def test_adding_a_client_is_having_had_it_from_the_start(federation, summary_of):
+    first = without("clinic-10", "clinic-c")
+    directory = federation.run(first)
+    assert model_of(directory).class_names == ("cat", "dog", "owl")
+    resume(federation, ["clinic-10", "clinic-c"])  # the others have gone home
+    assert asked(federation)["train.statistics"] == 2
+    assert_model_of(federation, directory, ALL)
+    assert summary_of(directory)["clients_counted"] == 4
+    assert fed3r(["audit", str(directory)]) == 0
+
+
+def test_classes_that_came_later_do_not_confuse_what_was_kept(federation):
+    federation.run(without("clinic-10"), keep_contributions=True)
+    directory = resume(federation, ALL, keep_contributions=True)
+    assert fed3r(["audit", str(directory)]) == 0
+    assert fed3r(["forget", str(directory), "clinic-b"]) == 0
+    assert_model_of(federation, directory, without("clinic-b"))
+    assert fed3r(["audit", str(directory)]) == 0
+
+
+def test_replacing_is_forgetting_and_adding_in_one(federation):
+    directory = federation.run(ALL, keep_contributions=True)
+    federation.add_images(federation.folder("clinic-c"), ["owl", "cat"], seed=1)
+    resume(federation, ALL, keep_contributions=True)
+    assert "train.statistics" not in asked(federation)  # it is counted, as it was
+    resume(federation, ALL, replace="clinic-c")
+    assert_model_of(federation, directory, ALL)
+    assert history(directory)[-1] == ("clinic-c", "replaced")
+    assert fed3r(["audit", str(directory)]) == 0
+    assert fed3r(["forget", str(directory), "clinic-c"]) == 0
+    assert_model_of(federation, directory, without("clinic-c"))
+
+
+def test_what_was_not_kept_can_not_be_replaced(federation):
+    federation.run(ALL)
+    with pytest.raises(RunError, match="keep-contributions was false"):
+        resume(federation, ALL, replace="clinic-c")
+
+
+def test_all_can_be_forgotten_and_come_back(federation, summary_of):
+    directory = federation.run(ALL, keep_contributions=True)
+    for client in ALL:
+        assert fed3r(["forget", str(directory), client]) == 0
+        assert fed3r(["audit", str(directory)]) == 0
+    sums = sums_of(directory)
+    assert not sums.statistics.A.any() and not sums.contributions
+    assert not (directory / "model.safetensors").exists()
+    assert summary_of(directory)["accuracy"] is None
+    for client in ALL:
+        fed3r(["add", str(directory), "127.0.0.1:1", "--readmit", client])
+    resume(federation, ALL)
+    assert_model_of(federation, directory, ALL)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["forget", "clinic-z"], "CLIENT must be one of those in the sums .* 'clinic"),
+        (["forget", "clinic-a"], r"must be asked .* give the SuperLink's HOST:PORT"),
+        (["add", "nowhere"], "address must be HOST:PORT"),
+        (["add", "127.0.0.1:1", "--readmit", "x"], "must have been forgotten, got 'x'"),
+        (["solve", "--ridge-lambda", "-1"], "--ridge-lambda must be auto or a number"),
+        (["solve", "--ridge-lambda", "nan"], "--ridge-lambda must be auto or a number"),
+    ],
+)
+def test_wrong_arguments_end_in_one_sentence(federation, capsys, arguments, sentence):
+    directory = federation.run(ALL)
+    command, *others = arguments
+    capsys.readouterr()
+    assert fed3r([command, str(directory), *others]) == 1
+    said = capsys.readouterr()
+    assert len(said.err.splitlines()) == 1
+    assert re.search(sentence, said.err)
+
+
+@pytest.mark.parametrize("command", ["add", "forget", "replace", "solve", "audit"])
+def test_a_folder_that_is_no_run_is_named(tmp_path, capsys, command):
+    others = {"add": ["h:1"], "forget": ["x"], "replace": ["x", "h:1"]}
+    assert fed3r([command, str(tmp_path), *others.get(command, [])]) == 1
+    assert "must be the folder of a run" in capsys.readouterr().err
+
+
+def test_solving_again_needs_no_client(federation, capsys, tmp_path):
+    directory = federation.run(ALL)
+    assert fed3r(["solve", str(directory), "--ridge-lambda", "3"]) == 0
+    assert model_of(directory).ridge_lambda == 3.0
+    assert "lambda    3" in capsys.readouterr().out
+    assert fed3r(["audit", str(directory)]) == 0
+    assert fed3r(["solve", str(directory), "--ridge-lambda", "0.5"]) == 0
+    assert_model_of(federation, directory, ALL)
+    other = tmp_path / "other.safetensors"
+    assert fed3r(["solve", str(directory), "--output", str(other)]) == 0
+    assert load_model(other).ridge_lambda > 0
+    assert model_of(directory).ridge_lambda == 0.5
+
+
+def test_test_images_at_the_server_give_an_accuracy(federation, summary_of, capsys):
+    for client in ALL:
+        shutil.copytree(
+            federation.folder(client), federation.home / "test", dirs_exist_ok=True
+        )
+    path = str(federation.home / "test")
+    directory = federation.run(ALL, data_path=path, keep_contributions=True)
+    before = summary_of(directory)["accuracy"]
+    capsys.readouterr()
+    assert fed3r(["solve", str(directory), "--ridge-lambda", "0.5"]) == 0
+    assert f"accuracy  {100 * before:.1f} %" in capsys.readouterr().out
+    assert summary_of(directory)["accuracy"] == before
+    fed3r(["forget", str(directory), "clinic-10"])
+    assert summary_of(directory)["accuracy"] < before  # it alone had yaks
+
+
+def test_a_run_at_work_is_left_alone(federation, capsys):
+    seen = []
+    federation.make_grid(ALL)
+
+    def interfere(node, kind):
+        if kind == "train.statistics" and not seen:
+            directory = federation.home / "runs" / "it"
+            seen.append(fed3r(["solve", str(directory)]))
+
+    federation.grid.before = interfere
+    federation.run(grid=federation.grid)
+    assert seen == [1]
+    assert "must not be in use" in capsys.readouterr().err
+
+
+def damage_ledger(directory):
+    path = directory / "ledger.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+
+
+def damage_digest(directory):
+    path = directory / "ledger.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["digest"] = "0" * 64
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def damage_number(directory):
+    path = directory / "ledger.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[0]["num_samples"] += 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def damage_sums(directory):
+    sums = sums_of(directory)
+    sums.statistics.A[0, 0] *= 1.01
+    save_snapshot(directory / "statistics.safetensors", sums)
+
+
+def damage_counts(directory):
+    sums = sums_of(directory)
+    sums.statistics.counts[0] -= 1
+    sums.statistics.counts[1] += 1
+    save_snapshot(directory / "statistics.safetensors", sums)
+
+
+def lose_file(directory):
+    next((directory / "contributions").iterdir()).unlink()
+
+
+def leave_file(directory):
+    (directory / "contributions" / "stranger.safetensors").touch()
+
+
+def damage_file(directory):
+    path = next((directory / "contributions").iterdir())
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def old_model(directory):
+    path = directory / "model.safetensors"
+    model = load_model(path)
+    model.W[0, 0] += 1e-6
+    save_model(path, model)
+
+
+def old_summary(directory):
+    path = directory / "summary.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_samples": 7}))
+
+
+def cut_sums(directory):
+    path = directory / "statistics.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(damage_ledger, damage_digest, damage_number, damage_sums, damage_counts),
+        *(lose_file, leave_file, damage_file, old_model, old_summary, cut_sums),
+    ],
+)
+def test_the_audit_finds_every_disagreement(federation, capsys, damage):
+    directory = federation.run(ALL, keep_contributions=True)
+    assert fed3r(["audit", str(directory)]) == 0
+    assert "WRONG" not in capsys.readouterr().out
+    damage(directory)
+    assert fed3r(["audit", str(directory)]) == 1
+    said = capsys.readouterr()
+    assert "WRONG" in said.out or "damaged" in said.err
+
+
+def test_another_contribution_in_the_place_of_a_kept_one_is_found(federation):
+    directory = federation.run(ALL, keep_contributions=True)
+    sums, folder = sums_of(directory), directory / "contributions"
+    digests = sums.contributions
+    one = contribution_path(folder, "clinic-a", digests["clinic-a"])
+    record = pack_statistics(
+        torch.rand(3, 64), torch.tensor([0, 0, 1]), 5, dtype="float64"
+    )
+    save_contribution(folder, "clinic-a", digests["clinic-a"], record, LABELS)
+    assert one.exists()
+    assert fed3r(["audit", str(directory)]) == 1
+
+
+@pytest.mark.parametrize("finetune", ["lp"])
+def test_a_fine_tuned_run_says_why_it_can_not_forget(federation, capsys, finetune):
+    directory = federation.run(
+        ALL, keep_contributions=True, finetune=finetune, rounds=1
+    )
+    capsys.readouterr()
+    assert fed3r(["forget", str(directory), "clinic-a"]) == 1
+    assert "must be a run without fine-tuning" in capsys.readouterr().err
+    assert fed3r(["audit", str(directory)]) == 0
