@@ -23,7 +23,8 @@ NAME = "synthetic"
 _SAME_CLASS = 0.57
 # Noise per sqrt(d): two centres are 7 standard deviations apart, whatever d.
 _NOISE = 0.2
-_TEST, _TEST_PER_CLASS = 1000, 2
+# Held-out samples: one per class, and no fewer than this.
+_TEST = 1000
 # Streams of random numbers: what is drawn from the seed for which purpose.
 _CENTRES, _LABELS, _TRAIN_NOISE, _TEST_NOISE = range(1, 5)
 
@@ -65,7 +66,7 @@ def load_synthetic(name: str, data_path: str) -> DataSet:
         sizes = draw_client_sizes(recipe.clients, recipe.mean, recipe.seed)
         client_names = tuple(map(str, range(recipe.clients)))
     labels = _draw_labels(sizes, recipe.classes, recipe.seed)
-    num_test = max(_TEST, _TEST_PER_CLASS * recipe.classes)
+    num_test = max(_TEST, recipe.classes)
     test_labels = np.arange(num_test) % recipe.classes
     rows = np.arange(len(labels))
     rows.setflags(write=False)
