@@ -6,7 +6,6 @@ or not. As the number D of random features grows, Fed3R-RF comes to the exact ke
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -91,8 +90,7 @@ def compare_with_kernel(
     progress : callable
         Called with the number of classifiers done and of all.
     """
-    text = RunDirectory(run_dir).config_path.read_text()
-    config = Config.from_run_config(json.loads(text))
+    config = Config.from_run_config(RunDirectory(run_dir).read_config())
     subset = load_subset(run_dir, config, per_class)
     lam = None if config.ridge_lambda == "auto" else config.ridge_lambda
     sigma = config.rf_sigma
