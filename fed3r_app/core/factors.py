@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import scipy.linalg
 import torch
 from threadpoolctl import ThreadpoolController
@@ -155,7 +156,11 @@ def _pivoted_qr(M: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
     # and then, waiting busily, keep torch's from the processors for a while.
     with _thread_pools().limit(limits=1, user_api="blas"):
         q, r, order = scipy.linalg.qr(
-            (M * scale).numpy(), mode="economic", pivoting=True, overwrite_a=True
+            (M * scale).numpy(),
+            mode="economic",
+            pivoting=True,
+            overwrite_a=True,
+            check_finite=False,  # samples are checked when they are added
         )
     Q, R_ordered = torch.from_numpy(q), torch.from_numpy(r)
     diagonal = R_ordered.diagonal()
@@ -163,9 +168,13 @@ def _pivoted_qr(M: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
     rank = int((diagonal.abs() > noise).sum())
     sign = diagonal[:rank].sign()
     permutation = torch.from_numpy(order).to(torch.int64)
-    R = torch.empty(rank, d, dtype=torch.float64)
-    R[:, permutation] = R_ordered[:rank] * sign[:, None]
+    R = take_columns(R_ordered[:rank] * sign[:, None], permutation.argsort())
     return Q[:, :rank] * sign, R / scale, permutation[:rank]
+
+
+def take_columns(M: Tensor, columns: Tensor) -> Tensor:
+    """Return M[:, columns]: NumPy is several times as fast at that as torch."""
+    return torch.from_numpy(np.take(M.numpy(), columns.numpy(), axis=1))
 
 
 @cache

@@ -7,6 +7,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fed3r_app.core import FactorBuilder, RidgeStatistics, StatisticsFactor
+from fed3r_app.core.factors import take_columns
 from fed3r_app.core.triangles import take_upper
 from fed3r_app.wire.layout import (
     DTYPES,
@@ -91,7 +92,7 @@ def _factor_arrays(factor: StatisticsFactor, dtype: str) -> list[AnyArray]:
         factor.classes.numpy(),
         factor.counts.numpy(),
         factor.pivots.numpy(),
-        _cast(take_upper(factor.R[:, order]), dtype, "R"),
+        _cast(take_upper(take_columns(factor.R, order)), dtype, "R"),
         _cast(factor.S, dtype, "S"),
     ]
 

@@ -15,6 +15,7 @@ from fed3r_app.core import (
     StatisticsFactor,
     check_contribution,
 )
+from fed3r_app.core.factors import take_columns
 from fed3r_app.core.statistics import check_same_space, mirror_upper
 from fed3r_app.core.triangles import put_upper
 from fed3r_app.wire.layout import (
@@ -117,8 +118,7 @@ def _unpack_factor(header: Header, arrays: dict[str, AnyArray]) -> StatisticsFac
     ordered = put_upper(arrays["R"], header.rank, header.d)
     if bool((ordered.diagonal() < 0).any()):  # float16 may round a small one to 0
         raise RecordError("R must have a positive diagonal.")
-    R = torch.empty_like(ordered)
-    R[:, pivots_first(pivots, header.d)] = ordered
+    R = take_columns(ordered, pivots_first(pivots, header.d).argsort())
     return StatisticsFactor(
         R, _float64(arrays["S"]), pivots, classes, counts, header.num_classes
     )
