@@ -33,6 +33,11 @@ def format_bytes(number: float) -> str:
     return _scaled(number, ("B", "kB", "MB", "GB", "TB", "PB"))
 
 
+def format_flops(number: float) -> str:
+    """Return a number of operations with three digits: 1.25 G."""
+    return _scaled(number, ("", "k", "M", "G", "T", "P"))
+
+
 def format_seconds(seconds: float) -> str:
     """Return a duration: 4.2 s, 3 min 05 s, 2 h 07 min."""
     if seconds < 59.95:
@@ -94,7 +99,7 @@ def _draw_panels(figure: Figure, metrics: Sequence[Values]) -> None:
     _draw_accuracy(flops, metrics, "flops_per_client", _BLUE)
     flops.set(xlabel="average FLOPs per client", xlim=(0, None))
     flops.xaxis.set_major_locator(MaxNLocator(5))
-    flops.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _format_flops(x)))
+    flops.xaxis.set_major_formatter(FuncFormatter(lambda x, _: format_flops(x)))
 
 
 def _draw_bytes(axes: Axes, metrics: Sequence[Values]) -> None:
@@ -162,10 +167,6 @@ def _scaled(number: float, units: Sequence[str]) -> str:
         number /= 1000
         place += 1
     return f"{number:.3g} {units[place]}".strip()
-
-
-def _format_flops(number: float) -> str:
-    return _scaled(number, ("", "k", "M", "G", "T", "P"))
 
 
 def _formatted(key: str, form: Callable[[float], str]) -> Callable[[Values], str]:

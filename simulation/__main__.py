@@ -9,8 +9,8 @@ from pathlib import Path
 
 from simulation import coupons, federation_command
 from simulation.bench import command as bench
-from simulation.compare_starts import compare_starts
 from simulation.private_superlink import PrivateSuperLink
+from simulation.runner import commands as experiments
 
 _HELP = """\
 Run the app once with `flwr run`, on a SuperLink of its own that is stopped afterwards.
@@ -46,6 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
             help="clients, classes and sizes of a federation, and a picture",
         )
     )
+    experiments.add_commands(commands)
     known, options = parser.parse_known_args(arguments)
     if known.command == "flwr-run":
         return _flwr_run(options)
@@ -58,6 +59,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _compare_starts(arguments: argparse.Namespace) -> int:
+    from simulation.compare_starts import compare_starts  # brings Flower along
+
     compare_starts(Path("pyproject.toml"), arguments.output.absolute())
     return 0
 
@@ -67,6 +70,7 @@ _RUN = {
     "compare-starts": _compare_starts,
     "coupons": coupons.run,
     "federation": federation_command.run,
+    **dict.fromkeys(experiments.NAMES, experiments.run),
 }
 
 

@@ -1,0 +1,154 @@
+"""What is computed beside the runs: the coupon table, and kernels on a subset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from fed3r_app.run_directory import write_atomically
+from simulation.runner.experiment import Coupons, Experiment, Kernel
+from simulation.runner.grid import Run
+from simulation.runner.store import Store, run_name
+from simulation.runner.tables import Table, percent
+from simulation.runner.tasks import Report, Task, TaskError, Workplace
+
+Lines = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class CouponsTask:
+    """Rounds to draw a share of the clients with replacement."""
+
+    coupons: Coupons
+    file: Path
+    title: str = "coupon collector"
+
+    @property
+    def log(self) -> Path:
+        """Where it says what it does."""
+        return self.file.with_suffix(".log")
+
+    def perform(self, workplace: Workplace, report: Report) -> None:
+        """Simulate all draws."""
+        from simulation.coupons import coupon_rows
+
+        asked, lines = self.coupons, []
+        for done, (name, clients) in enumerate(asked.federations.items(), start=1):
+            for row in coupon_rows(
+                {name: clients}, asked.per_round, asked.shares, asked.simulations
+            ):
+                spreads = [[spread.mean, spread.sd] for spread in row.rounds.values()]
+                lines.append(
+                    {"name": name, "per_round": row.per_round, "rounds": spreads}
+                )
+            report(done, len(asked.federations))
+        _write(self.file, _asked(asked), lines)
+
+
+@dataclass(frozen=True, eq=False)
+class KernelTask:
+    """Random features against the exact kernel, on the features of some models.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        What is compared.
+    runs : sequence of Run
+        The runs whose models' features are used.
+    store : Store
+        Where they are.
+    file : Path
+        Where the outcome goes.
+    """
+
+    kernel: Kernel
+    runs: Sequence[Run]
+    store: Store
+    file: Path
+    title: str = "exact kernel and random features"
+
+    @property
+    def log(self) -> Path:
+        """Where it says what it does."""
+        return self.file.with_suffix(".log")
+
+    def perform(self, workplace: Workplace, report: Report) -> None:
+        """Compare on each model's features."""
+        raise TaskError("not yet")
+
+
+def coupon_table(lines: Lines, coupons: Coupons) -> Table:
+    """Return the rounds to each share, as mean ± standard deviation."""
+    shares = [f"{100 * share:g} %" for share in coupons.shares]
+    rows = [
+        (
+            line["name"],
+            str(line["per_round"]),
+            *(f"{mean:,.0f} ± {sd:,.0f}" for mean, sd in line["rounds"]),
+        )
+        for line in lines
+    ]
+    title = (
+        "Rounds until a share of the clients has been drawn with replacement "
+        f"({coupons.simulations:,} simulations)"
+    )
+    return Table(title, ("federation", "clients per round", *shares), rows)
+
+
+def kernel_table(lines: Lines) -> Table:
+    """Return the accuracy of random features and of the exact kernel."""
+    rows = [
+        (
+            line["features"],
+            "exact kernel" if line["dim"] is None else f"{line['dim']:,}",
+            percent(line["accuracies"]),
+        )
+        for line in lines
+    ]
+    title = "Random features against exact kernel ridge regression on a subset"
+    return Table(title, ("features", "D", "accuracy (%)"), rows)
+
+
+def analyses_wanted(experiment: Experiment, store: Store) -> list[Task]:
+    """Return what has to be computed beside the runs and has not been yet."""
+    if read_lines(experiment, store) is not None:
+        return []
+    file = _file(experiment, store)
+    if experiment.coupons:
+        return [CouponsTask(experiment.coupons, file)]
+    if experiment.kernel:
+        return [KernelTask(experiment.kernel, experiment.runs, store, file)]
+    return []
+
+
+def read_lines(experiment: Experiment, store: Store) -> Lines | None:
+    """Return what was computed beside the runs, if it is what is asked for now."""
+    try:
+        content = json.loads(_file(experiment, store).read_text())
+    except (OSError, ValueError):
+        return None
+    asked = experiment.coupons or experiment.kernel
+    names = [run_name(run) for run in experiment.runs] if experiment.kernel else []
+    if asked is None or content.get("asked") != _asked(asked, names):
+        return None
+    lines: Lines = content["lines"]
+    return lines
+
+
+def _asked(what: Coupons | Kernel, names: Sequence[str] = ()) -> Any:
+    """Return what was asked for, as JSON gives it back."""
+    return json.loads(json.dumps({**asdict(what), "runs": list(names)}))
+
+
+def _file(experiment: Experiment, store: Store) -> Path:
+    name = "coupons" if experiment.coupons else "kernel"
+    return store.folder(experiment.name) / f"{name}.json"
+
+
+def _write(file: Path, asked: Any, lines: Lines) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps({"asked": asked, "lines": lines}, indent=1)
+    write_atomically(file, text.encode() + b"\n")

@@ -1,0 +1,120 @@
+"""What has been run: one folder for all runs, shared by all experiments.
+
+A run's folder is named after its settings, so that two experiments with a run in common
+have it made once, and a changed setting makes a new run and touches no old one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fed3r_app.run_directory import RunDirectory, output_directory
+from simulation.runner.grid import Run
+
+DONE, BEGUN, NEW = "done", "begun", "not run"
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of all experiments' results.
+
+    Parameters
+    ----------
+    root : Path
+        Absolute.
+    """
+
+    root: Path
+
+    @classmethod
+    def at(cls, output: Path | None) -> Store:
+        """Return the store in a folder, by default `experiments` among the results."""
+        chosen = output_directory() / "experiments" if output is None else output
+        return cls(output_directory(str(chosen)))
+
+    @property
+    def runs(self) -> Path:
+        """The folder of all runs."""
+        return self.root / "runs"
+
+    def folder(self, experiment: str) -> Path:
+        """Return the folder of an experiment's tables and pictures."""
+        return self.root / experiment
+
+    def directory(self, run: Run) -> RunDirectory:
+        """Return the folder of a run."""
+        return RunDirectory(self.runs / run_name(run))
+
+    def log(self, run: Run) -> Path:
+        """Return the file for what a run says."""
+        return self.runs / f"{run_name(run)}.log"
+
+    def state(self, run: Run) -> str:
+        """Return DONE, BEGUN or NEW."""
+        directory = self.directory(run)
+        if self.summary(run) is not None:
+            return DONE
+        return BEGUN if directory.config_path.exists() else NEW
+
+    def summary(self, run: Run) -> dict[str, object] | None:
+        """Return the outcome of a run that came to its end with these settings."""
+        directory = self.directory(run)
+        try:
+            summary = directory.read_summary()
+            config = json.loads(directory.config_path.read_text())
+        except (OSError, ValueError):
+            return None
+        same = all(config.get(key) == value for key, value in run.config.items())
+        return summary if same and _is_whole(summary, run) else None
+
+    def prepare(self, run: Run) -> bool:
+        """Make place for a run; return whether it goes on where it stopped."""
+        directory = self.directory(run)
+        resumable = (directory.statistics_path, directory.checkpoint_path)
+        if any(path.is_file() for path in resumable):
+            return True
+        shutil.rmtree(directory.path, ignore_errors=True)
+        return False
+
+    @contextmanager
+    def claimed(self) -> Iterator[None]:
+        """Keep other runners away, or raise if one is at work."""
+        self.runs.mkdir(parents=True, exist_ok=True)
+        with (self.root / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BlockingIOError(
+                    f"Another run of experiments is at work in {self.root}. Wait for "
+                    "it, or give --output another folder."
+                ) from None
+            yield
+
+
+def run_name(run: Run) -> str:
+    """Return the name of a run's folder: words for people, a digest for the rest."""
+    config = run.config
+    words = [config["dataset"], config["method"]]
+    if config["finetune"] != "none":
+        words += [config["finetune"], config["optimizer"]]
+    words += [config["partition"], f"seed{config['seed']}"]
+    content = json.dumps([run.clients, sorted(run.config.items())])
+    digest = hashlib.sha256(content.encode()).hexdigest()[:10]
+    return "-".join([*map(str, words), digest])
+
+
+def _is_whole(summary: dict[str, object], run: Run) -> bool:
+    """Return whether a summary is that of a run in which enough clients took part."""
+    if summary.get("status") == "complete":
+        return True
+    # Drawn with replacement and with a limit of rounds, a part is the result.
+    wanted = run.config["min-clients"] or (1 if run.config["statistics-rounds"] else 0)
+    counted = summary.get("clients_counted")
+    return bool(wanted) and isinstance(counted, int) and counted >= int(wanted)

@@ -1,0 +1,146 @@
+"""An experiment's tables: what each curve came to, and what a target took."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fed3r_app.report import format_bytes, format_flops, format_seconds
+from simulation.runner.experiment import Target
+from simulation.runner.results import Finished, Results, to_reach
+
+_NONE = "-"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of texts; all columns but the first are numbers."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+
+    def text(self) -> str:
+        """Return the table with aligned columns."""
+        lines = [self.columns, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            [self.title, "", *("  ".join(_align(line, widths)) for line in lines)]
+        )
+
+    def markdown(self) -> str:
+        """Return the table in Markdown."""
+        rule = "|---" + "|--:" * (len(self.columns) - 1) + "|"
+        lines = [f"| {' | '.join(line)} |" for line in (self.columns, *self.rows)]
+        return "\n".join([f"**{self.title}**", "", lines[0], rule, *lines[1:]])
+
+    def html(self) -> str:
+        """Return the table in HTML."""
+        head, *body = (
+            "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line)
+            for tag, line in [("th", self.columns), *(("td", row) for row in self.rows)]
+        )
+        rows = "".join(f"<tr>{row}</tr>\n" for row in body)
+        title = f"<caption>{html.escape(self.title)}</caption>"
+        return (
+            f"<table>{title}\n<thead><tr>{head}</tr></thead>\n"
+            f"<tbody>\n{rows}</tbody></table>"
+        )
+
+
+def _align(line: Sequence[str], widths: Sequence[int]) -> list[str]:
+    first, *others = zip(line, widths, strict=True)
+    return [first[0].ljust(first[1]), *(text.rjust(width) for text, width in others)]
+
+
+def percent(values: Sequence[float]) -> str:
+    """Return mean and standard deviation of shares in percent."""
+    text = f"{100 * np.mean(values):.2f}"
+    return f"{text} ± {100 * np.std(values):.2f}" if len(values) > 1 else text
+
+
+def _mean(form: Callable[[float], str]) -> Callable[[Sequence[float]], str]:
+    return lambda values: form(float(np.mean(values)))
+
+
+# Heading, key of the summary, how to write its values; empty columns are left out.
+_COLUMNS: tuple[tuple[str, str, Callable[[Sequence[float]], str]], ...] = (
+    ("accuracy (%)", "accuracy", percent),
+    ("best (%)", "best_accuracy", percent),
+    ("before fine-tuning (%)", "closed_form_accuracy", percent),
+    ("ridge on its features (%)", "probe_accuracy", percent),
+    ("lambda", "ridge_lambda", _mean("{:.4g}".format)),
+    ("rounds", "rounds", _mean("{:,.4g}".format)),
+    ("clients counted", "clients_counted", _mean("{:,.5g}".format)),
+    ("sent up", "upload_bytes", _mean(format_bytes)),
+    ("sent down", "download_bytes", _mean(format_bytes)),
+    ("up by the paper's formula", "paper_upload_bytes", _mean(format_bytes)),
+    ("FLOPs per client", "flops_per_client", _mean(format_flops)),
+    ("time", "seconds", _mean(format_seconds)),
+)
+
+
+def outcome_table(results: Results) -> Table:
+    """Return what each curve came to, as mean and spread over its seeds."""
+    curves = results.curves()
+    if results.reference:
+        curves[results.reference.run.title.split(",")[0]] = [results.reference]
+    columns = [
+        (heading, [_cell(runs, key, form) for runs in curves.values()])
+        for heading, key, form in _COLUMNS
+    ]
+    known = [(heading, cells) for heading, cells in columns if set(cells) - {_NONE}]
+    rows = list(zip(curves, *(cells for _, cells in known), strict=True))
+    seeds = max((len(runs) for runs in curves.values()), default=0)
+    spread = f", mean ± standard deviation of {seeds} seeds" if seeds > 1 else ""
+    headings = tuple(heading for heading, _ in known)
+    return Table(f"At the end{spread}", ("", *headings), rows)
+
+
+def _cell(
+    runs: list[Finished], key: str, form: Callable[[Sequence[float]], str]
+) -> str:
+    values = [value for run in runs if (value := run.measure(key)) is not None]
+    return form(values) if values else _NONE
+
+
+def target_tables(results: Results, target: Target) -> list[Table]:
+    """Return rounds, bytes and FLOPs to each target, and how many times faster."""
+    return [_target_table(results, goal, target.baseline) for goal in target.accuracies]
+
+
+def _target_table(results: Results, goal: float, baseline: str) -> Table:
+    costs = {name: _costs(runs, goal) for name, runs in results.curves().items()}
+    columns = ["", "runs that reach it"]
+    for heading in ("rounds", "bytes", "FLOPs per client"):
+        columns += [heading, "speed-up"]
+    rows = []
+    for name, runs in results.curves().items():
+        found, reached = costs[name]
+        cells = [f"{reached} of {len(runs)}"]
+        for place, form in enumerate(("{:.1f}".format, format_bytes, format_flops)):
+            base = costs.get(baseline, (None, 0))[0]
+            cells += [
+                _NONE if found is None else form(found[place]),
+                _speed_up(found, base, place),
+            ]
+        rows.append((name, *cells))
+    title = f"To an accuracy of {100 * goal:g} %; speed-up relative to {baseline}"
+    return Table(title, tuple(columns), rows)
+
+
+def _costs(runs: list[Finished], goal: float) -> tuple[Sequence[float] | None, int]:
+    """Return the mean costs of the runs that reach a goal, and how many do."""
+    found = [cost for run in runs if (cost := to_reach(run, goal)) is not None]
+    return (np.mean(found, axis=0).tolist() if found else None), len(found)
+
+
+def _speed_up(
+    costs: Sequence[float] | None, baseline: Sequence[float] | None, place: int
+) -> str:
+    if costs is None or baseline is None or not costs[place]:
+        return _NONE
+    return f"{baseline[place] / costs[place]:.3g}x"

@@ -1,0 +1,207 @@
+"""What a worker process is asked to do. Everything heavy is loaded there only."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from simulation.runner.grid import Run
+from simulation.runner.store import Store, run_name
+from simulation.runner.yaml_lines import Scalar
+
+if TYPE_CHECKING:
+    from simulation.private_superlink import PrivateSuperLink
+
+INLINE, FLOWER = ENGINES = ("inline", "flower")
+PROJECT = Path(__file__).parents[2]
+Report = Callable[[int, int], None]
+# What the features of an image depend on, and where they are computed.
+_FEATURE_KEYS = (
+    *("dataset", "data-path", "backbone", "weights", "image-size"),
+    *("extract-dtype", "device"),
+)
+_CHUNK = 4096
+
+
+class TaskError(RuntimeError):
+    """A task that failed, with a sentence that says why."""
+
+
+@dataclass
+class Workplace:
+    """What a worker keeps from task to task.
+
+    Parameters
+    ----------
+    resources : ExitStack
+        Closed when the worker ends.
+    threads : int
+        Its share of the processors.
+    cores : int
+        All processors, for a task that has them to itself.
+    """
+
+    resources: ExitStack
+    threads: int
+    cores: int
+    _superlink: PrivateSuperLink | None = field(default=None, init=False)
+
+    def superlink(self, home: Path) -> PrivateSuperLink:
+        """Return a SuperLink that stays up for all runs of this worker."""
+        from simulation.private_superlink import PrivateSuperLink
+
+        if self._superlink is None:
+            self._superlink = self.resources.enter_context(PrivateSuperLink(home))
+        return self._superlink
+
+
+class Task(Protocol):
+    """Something to do, with a name and a file for what it says."""
+
+    @property
+    def title(self) -> str: ...  # noqa: D102
+
+    @property
+    def log(self) -> Path: ...  # noqa: D102
+
+    def perform(self, workplace: Workplace, report: Report) -> None:
+        """Do it; raise where it fails."""
+
+
+@dataclass(frozen=True, eq=False)
+class RunTask:
+    """One run of the app."""
+
+    run: Run
+    store: Store
+    engine: str
+
+    @property
+    def title(self) -> str:
+        """The run's labels."""
+        return self.run.title
+
+    @property
+    def log(self) -> Path:
+        """The run's log."""
+        return self.store.log(self.run)
+
+    def perform(self, workplace: Workplace, report: Report) -> None:
+        """Run the app on the engine."""
+        config: dict[str, Scalar] = {
+            **self.run.config,
+            "output-dir": str(self.store.runs),
+            "run-name": run_name(self.run),
+            "resume": self.store.prepare(self.run),
+        }
+        if self.engine == FLOWER:
+            self._run_on_flower(workplace, config)
+        else:
+            from fed3r_app.client_app import app as client_app
+            from fed3r_app.server_app import app as server_app
+            from simulation.inline_engine import run_inline
+
+            run_inline(server_app, client_app, self.run.clients, config)
+
+    def _run_on_flower(
+        self, workplace: Workplace, config: Mapping[str, Scalar]
+    ) -> None:
+        superlink = workplace.superlink(self.store.root / ".flwr")
+        completed = superlink.run(
+            str(PROJECT),
+            "--run-config",
+            # JSON's texts, numbers and truth values are also TOML's.
+            " ".join(f"{key}={json.dumps(value)}" for key, value in config.items()),
+            "--federation-config",
+            f"num-supernodes={self.run.clients} client-resources-num-cpus=1",
+        )
+        if not completed:
+            raise TaskError(_last_error(self.log))
+
+
+def _last_error(log: Path) -> str:
+    """Return the last error in a log of Flower's."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace"))
+    errors = re.findall(r"^.*ERROR\s*:\s*(.+)$", plain, re.MULTILINE)
+    return str(errors[-1]).strip() if errors else "flwr run did not complete."
+
+
+@dataclass(frozen=True, eq=False)
+class FeaturesTask:
+    """The features of a data set, extracted once for all runs that need them."""
+
+    config: Mapping[str, Scalar]
+    log: Path
+
+    @property
+    def title(self) -> str:
+        """What is extracted."""
+        size = self.config["image-size"]
+        return f"features of {self.config['dataset']} at {size} px"
+
+    def perform(self, workplace: Workplace, report: Report) -> None:
+        """Fill the cache with what is missing."""
+        import numpy as np
+        import torch
+
+        from fed3r_app.backbones import load_backbone
+        from fed3r_app.data import load_dataset
+        from fed3r_app.devices import cache_dir, resolve_device
+        from fed3r_app.features import cached_features
+
+        config = self.config
+        dataset = load_dataset(str(config["dataset"]), str(config["data-path"]))
+        image_size = int(config["image-size"])
+        backbone = load_backbone(
+            str(config["backbone"]), str(config["weights"]), image_size
+        )
+        parts = [part for part in (dataset.train, dataset.test) if part is not None]
+        chunks = [
+            (images, rows)
+            for images in parts
+            for rows in np.split(
+                np.arange(len(images)), range(_CHUNK, len(images), _CHUNK)
+            )
+        ]
+        total, before = sum(map(len, parts)), 0
+        torch.set_num_threads(workplace.cores)  # nothing else runs meanwhile
+        try:
+            for images, rows in chunks:
+                cached_features(
+                    backbone,
+                    images,
+                    rows,
+                    device=resolve_device(str(config["device"])),
+                    dtype=str(config["extract-dtype"]),
+                    cache_dir=cache_dir(),
+                    progress=partial(_report_from, report, before, total),
+                )
+                before += len(rows)
+                report(before, total)
+        finally:
+            torch.set_num_threads(workplace.threads)
+
+
+def _report_from(report: Report, before: int, total: int, done: int, _: int) -> None:
+    """Report how much is done of all, when so much is done of a part."""
+    report(before + done, total)
+
+
+def features_wanted(runs: list[Run], log_folder: Path) -> list[FeaturesTask]:
+    """Return one task for each set of features that runs read from the cache."""
+    wanted: dict[str, FeaturesTask] = {}
+    for run in runs:
+        on_images = run.config["method"] == "none" and run.config["finetune"] != "lp"
+        drawn = str(run.config["dataset"]).startswith("synthetic")
+        if on_images or drawn:
+            continue
+        config = {key: run.config[key] for key in _FEATURE_KEYS}
+        log = log_folder / f"features-{config['dataset']}.log"
+        wanted.setdefault(json.dumps(config), FeaturesTask(config, log))
+    return list(wanted.values())
