@@ -42,7 +42,7 @@ def draw_curves(results: Results) -> bytes:
     panels = _panels(results)
     figure = _figure(11, 3.4 * len(panels) + 0.6)
     grid = figure.subplots(len(panels), 3, squeeze=False, sharey=True)
-    styles = _styles({curve for runs in panels.values() for curve in runs})
+    styles = _styles([curve for runs in panels.values() for curve in runs])
     for row, (title, curves) in zip(grid, panels.items(), strict=True):
         for axes, kind in zip(row, ("rounds", "bytes", "flops"), strict=True):
             _draw_panel(axes, curves, kind, styles, results.reference)
@@ -104,10 +104,10 @@ def _panels(results: Results) -> dict[str, dict[str, list[Finished]]]:
     return panels
 
 
-def _styles(names: set[str]) -> dict[str, tuple[str, str]]:
+def _styles(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Return colour and dash of each curve."""
     pairs = [(color, style) for style in _STYLES for color in _COLORS]
-    return dict(zip(sorted(names), cycle(pairs)))
+    return dict(zip(dict.fromkeys(names), cycle(pairs)))
 
 
 def _draw_panel(
@@ -196,7 +196,7 @@ def _along(results: Results, x: str) -> bytes:
         line = lines.setdefault(curve_of(each.run, x), {})
         line.setdefault(each.run.labels[x], []).append(each)
     pairs = [(name, measure) for measure in measures for name in lines]
-    styles = _styles({f"{name}{measure}" for name, measure in pairs})
+    styles = _styles([f"{name}{measure}" for name, measure in pairs])
     for name, measure in pairs:
         known = [
             place for place in places if _values(lines[name].get(place, []), measure)

@@ -132,10 +132,12 @@ class Grid:
         try:
             config = Config.from_run_config(config).to_run_config()
         except ValueError as error:
-            # The sentence begins with the key that it is about.
-            key = re.split(r"[ =]", str(error))[0]
+            # Where the first key stands that the sentence names.
+            words = re.findall(r"[\w-]+", str(error))
+            places = [settings[word] for word in words if word in settings]
             title = ", ".join(labels.values())
-            raise settings.get(key, where).error(f"{error} (Run {title!r}.)") from None
+            sentence = f"{error} (Run {title!r}.)"
+            raise (places or [where])[0].error(sentence) from None
         _check_data_path(config, settings.get("dataset", where))
         for key in _OURS:
             del config[key]

@@ -6,12 +6,17 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
 
 Scalar = str | int | float | bool
 _MAX_DEPTH = 8
+_PLAIN_TAGS = tuple(
+    f"tag:yaml.org,2002:{kind}"
+    for kind in ("str", "int", "float", "bool", "null", "timestamp", "seq", "map")
+)
 
 
 class ExperimentError(ValueError):
@@ -124,11 +129,20 @@ def unknown(key: str, known: Iterable[str]) -> str:
 def read_yaml(file: Path) -> Entry:
     """Return what a file holds, a mapping."""
     try:
-        loader = _Loader(file.read_text("utf-8"))
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{file}: it can't be read: {error}.") from None
+    return _parse(file, text)
+
+
+@lru_cache(maxsize=64)  # many experiments extend the same files
+def _parse(file: Path, text: str) -> Entry:
+    try:
+        loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
-                raise ExperimentError(f"{file}: it must be a mapping of keys.")
+                raise ExperimentError(f"{file}, line 1: it must be a mapping of keys.")
             return Entry("", dict(_entries(loader, node, "", file, 0)), file, 1)
         finally:
             loader.dispose()
@@ -136,8 +150,8 @@ def read_yaml(file: Path) -> Entry:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         sentence = f"it must be YAML, got: {error.problem}."
         raise ExperimentError(f"{file}, line {line}: {sentence}") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ExperimentError(f"{file}: it can't be read: {error}.") from None
+    except yaml.YAMLError as error:
+        raise ExperimentError(f"{file}: it must be YAML, got: {error}.") from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -176,6 +190,8 @@ def _entry(
     """Return the entry of a node and of all below it."""
     if depth > _MAX_DEPTH:  # an anchor inside itself has no end
         raise ExperimentError(f"{file}, line {line}: {key} is nested too deeply.")
+    if not node.tag.startswith(_PLAIN_TAGS):
+        raise ExperimentError(f"{file}, line {line}: {node.tag!r} is not allowed here.")
     if isinstance(node, yaml.MappingNode):
         pairs = _entries(loader, node, f"{key}.", file, depth)
         return Entry(key, dict(pairs), file, line)
