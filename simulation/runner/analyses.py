@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fed3r_app.run_directory import write_atomically
-from simulation.runner.experiment import Coupons, Experiment, Kernel
+from simulation.runner.experiment import Coupons, Experiment, Kernel, curve_of
 from simulation.runner.grid import Run
 from simulation.runner.store import Store, run_name
 from simulation.runner.tables import Table, percent
@@ -77,7 +78,31 @@ class KernelTask:
 
     def perform(self, workplace: Workplace, report: Report) -> None:
         """Compare on each model's features."""
-        raise TaskError("not yet")
+        from simulation.kernel_comparison import compare_with_kernel
+
+        asked, lines = self.kernel, []
+        self._check_models()
+        for place, run in enumerate(self.runs):
+            found = compare_with_kernel(
+                self.store.directory(run).path,
+                asked.dims,
+                asked.per_class,
+                asked.seeds,
+                partial(_report_part, report, place, len(self.runs)),
+            )
+            features = curve_of(run)
+            lines += [{"features": features, **asdict(line)} for line in found]
+        _write(self.file, _asked(asked, map(run_name, self.runs)), lines)
+
+    def _check_models(self) -> None:
+        for run in self.runs:
+            if self.store.summary(run) is None:
+                raise TaskError(f"The run {run.title!r} is missing: it has no model.")
+
+
+def _report_part(report: Report, place: int, parts: int, done: int, total: int) -> None:
+    """Report how much is done of all parts, when so much is done of one."""
+    report(place * total + done, parts * total)
 
 
 def coupon_table(lines: Lines, coupons: Coupons) -> Table:
@@ -138,7 +163,7 @@ def read_lines(experiment: Experiment, store: Store) -> Lines | None:
     return lines
 
 
-def _asked(what: Coupons | Kernel, names: Sequence[str] = ()) -> Any:
+def _asked(what: Coupons | Kernel, names: Iterable[str] = ()) -> Any:
     """Return what was asked for, as JSON gives it back."""
     return json.loads(json.dumps({**asdict(what), "runs": list(names)}))
 
