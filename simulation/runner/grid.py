@@ -35,12 +35,15 @@ class Run:
         Its place on each axis, as a person reads it.
     clients : int
         K, the number of simulated clients.
+    per_round : int
+        Clients a round; 0 is all at once.
     config : mapping
         The whole run config but for where it is written to.
     """
 
     labels: Mapping[str, str]
     clients: int
+    per_round: int
     config: Mapping[str, Scalar]
 
     @property
@@ -130,7 +133,7 @@ class Grid:
         if self.data_path and needs_data_path(str(config["dataset"])):
             config["data-path"] = os.path.abspath(os.path.expanduser(self.data_path))
         try:
-            config = Config.from_run_config(config).to_run_config()
+            checked = Config.from_run_config(config)
         except ValueError as error:
             # Where the first key stands that the sentence names.
             words = re.findall(r"[\w-]+", str(error))
@@ -138,10 +141,11 @@ class Grid:
             title = ", ".join(labels.values())
             sentence = f"{error} (Run {title!r}.)"
             raise (places or [where])[0].error(sentence) from None
+        config = checked.to_run_config()
         _check_data_path(config, settings.get("dataset", where))
         for key in _OURS:
             del config[key]
-        return Run(labels, clients, config)
+        return Run(labels, clients, checked.per_round, config)
 
     def _is_key(self, axis: str) -> bool:
         return axis in self.defaults or axis == CLIENTS

@@ -120,15 +120,12 @@ class Display:
 def expected_rounds(run: Run) -> int | None:
     """Return how many rounds a run has, or None where chance decides."""
     config, rounds = run.config, 0
-    if config["method"] != "none":
-        if config["sampling"] == "with-replacement":
-            if not config["statistics-rounds"]:
-                return None
-            rounds = int(config["statistics-rounds"])
-        else:
-            rounds = -(
-                -run.clients // (int(config["clients-per-round"]) or run.clients)
-            )
+    if config["method"] != "none" and config["sampling"] == "with-replacement":
+        if not config["statistics-rounds"]:
+            return None
+        rounds = int(config["statistics-rounds"])
+    elif config["method"] != "none":
+        rounds = -(-run.clients // (run.per_round or run.clients))
     return rounds + (int(config["rounds"]) if config["finetune"] != "none" else 0)
 
 

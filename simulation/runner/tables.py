@@ -78,6 +78,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Sequence[float]], str]], ...] = (
     ("sent up", "upload_bytes", _mean(format_bytes)),
     ("sent down", "download_bytes", _mean(format_bytes)),
     ("up by the paper's formula", "paper_upload_bytes", _mean(format_bytes)),
+    ("down by the paper's formula", "paper_download_bytes", _mean(format_bytes)),
     ("FLOPs per client", "flops_per_client", _mean(format_flops)),
     ("time", "seconds", _mean(format_seconds)),
 )
