@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _LOG = logging.getLogger(__name__)
-_CHECKSUM_BYTES = 4
+CHECKSUM_BYTES = 4
 
 
 class FeatureCache:
@@ -50,7 +50,7 @@ class FeatureCache:
         self._about = about
         self._dim = dim
         self._dtype = np.dtype(dtype)
-        self._record = self._dtype.itemsize * dim + _CHECKSUM_BYTES
+        self._record = self._dtype.itemsize * dim + CHECKSUM_BYTES
         self._writable = True
 
     def read(self, rows: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.bool_]]:
@@ -107,7 +107,7 @@ class FeatureCache:
                 for row, values in zip(rows, features, strict=True):
                     data = values.astype(self._dtype).tobytes()
                     file.seek(int(row) * self._record)
-                    file.write(data + _checksum(data))
+                    file.write(data + checksum_of(data))
         except OSError as error:
             self._writable = False
             _LOG.warning(
@@ -121,11 +121,11 @@ class FeatureCache:
         """Return a row's values or None, and whether it is free of damage."""
         file.seek(row * self._record)
         record = file.read(self._record)
-        data, checksum = record[:-_CHECKSUM_BYTES], record[-_CHECKSUM_BYTES:]
+        data, checksum = record[:-CHECKSUM_BYTES], record[-CHECKSUM_BYTES:]
         # A hole of the sparse file reads as zeros, the end of the file as nothing.
         if not record or (len(record) == self._record and not any(checksum)):
             return None, True
-        if len(record) < self._record or checksum != _checksum(data):
+        if len(record) < self._record or checksum != checksum_of(data):
             return None, False
         return np.frombuffer(data, dtype=self._dtype), True
 
@@ -142,6 +142,6 @@ class FeatureCache:
         self._file.touch()
 
 
-def _checksum(data: bytes) -> bytes:
+def checksum_of(data: bytes) -> bytes:
     """Return the CRC-32 of a row, never zero: zero means that there is no row."""
-    return (zlib.crc32(data) or 1).to_bytes(_CHECKSUM_BYTES, "little")
+    return (zlib.crc32(data) or 1).to_bytes(CHECKSUM_BYTES, "little")

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fed3r_app.backbones import Backbone
-from fed3r_app.data.images import GivenFeatures, ImageSet
+from fed3r_app.data.images import GivenFeatures, ImageSet, OwnImages
 from fed3r_app.feature_cache import FeatureCache
+from fed3r_app.feature_files import FeatureFiles
 from fed3r_app.fusion import fast_copy
 
 Progress = Callable[[int, int], None]
@@ -162,7 +163,7 @@ def _best_batch_size(backbone: Backbone, device: torch.device) -> int:
 
 def _open_cache(
     backbone: Backbone, images: ImageSet, dtype: str, cache_dir: Path
-) -> FeatureCache:
+) -> FeatureCache | FeatureFiles:
     """Return the cache of a data set's features; every setting is in its name."""
     about: dict[str, object] = {
         "version": _CACHE_VERSION,
@@ -171,11 +172,15 @@ def _open_cache(
         "preprocess": repr(backbone.preprocess),
         "dtype": str(_torch_dtype(dtype)),
         "dim": backbone.dim,
-        "data-identity": images.identity,
     }
+    is_own = isinstance(images, OwnImages)
+    about["data-identity"] = "by image" if is_own else images.identity
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
+    folder = cache_dir / f"{backbone.name}-{key}"
+    if isinstance(images, OwnImages):
+        return FeatureFiles(folder, backbone.dim, images.keys)
     about["weights"], about["images"] = backbone.weights, len(images)
-    return FeatureCache(cache_dir / f"{backbone.name}-{key}", backbone.dim, about)
+    return FeatureCache(folder, backbone.dim, about)
 
 
 def _torch_dtype(dtype: str) -> torch.dtype:

@@ -164,21 +164,44 @@ class FileImages(ImageSet):
 
     def _digest(self) -> str:
         digest = _new_digest("files")
-        missing = []
+        for stamp in self._stamps():
+            digest.update(stamp)
+        return digest.hexdigest()
+
+    def _stamps(self) -> list[bytes]:
+        """Return the path, size and time of every image, looked up without opening."""
+        stamps, missing = [], []
         for path in self._paths:
             try:
                 status = os.stat(os.path.join(self._root, path))
             except OSError:
                 missing.append(path)
                 continue
-            digest.update(os.fsencode(path))
-            digest.update(b"\0%d\0%d\0" % (status.st_size, status.st_mtime_ns))
+            times = b"\0%d\0%d\0" % (status.st_size, status.st_mtime_ns)
+            stamps.append(os.fsencode(path) + times)
         if missing:
             raise FileNotFoundError(
                 f"data-path must hold all {len(self)} images, got {self._root} "
                 f"without {len(missing)} of them; the first is {missing[0]}."
             )
-        return digest.hexdigest()
+        return stamps
+
+
+class OwnImages(FileImages):
+    """Images in a folder of a node's own, where files come and go."""
+
+    @cached_property
+    def keys(self) -> tuple[str, ...]:
+        """Hex digests that name each image: its folder, path, size and time."""
+        # With the folder: nodes that share a machine may have the same paths.
+        root = os.fsencode(os.path.realpath(self._root)) + b"\0"
+        return tuple(
+            hashlib.blake2b(root + stamp, digest_size=DIGEST_BYTES).hexdigest()
+            for stamp in self._stamps()
+        )
+
+    def _digest(self) -> str:
+        return _new_digest(" ".join(self.keys)).hexdigest()
 
 
 class GivenFeatures(ImageSet):

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fed3r_app.data.folders import SUFFIXES, class_folders, image_paths
-from fed3r_app.data.images import DataSet, FileImages
+from fed3r_app.data.images import DataSet, OwnImages
 
 LOCAL = "local"
 TABLE = "labels.csv"
@@ -50,11 +50,11 @@ def load_local(data_path: str) -> DataSet:
 
 def _part(
     root: Path, rows: Sequence[_Row], part: str, class_names: tuple[str, ...]
-) -> FileImages:
+) -> OwnImages:
     index = {name: i for i, name in enumerate(class_names)}
     chosen = [row for row in rows if row[2] == part]
     paths = [path for path, _, _ in chosen]
-    return FileImages(root, paths, [index[label] for _, label, _ in chosen])
+    return OwnImages(root, paths, [index[label] for _, label, _ in chosen])
 
 
 def _read_folders(root: Path) -> Iterator[_Row]:

@@ -1,0 +1,110 @@
+"""Features of a folder whose images come and go: extracted once, never mixed up."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fed3r_app.backbones import load_backbone
+from fed3r_app.data import load_local
+from fed3r_app.data.images import OwnImages
+from fed3r_app.feature_files import FeatureFiles
+from fed3r_app.features import cached_features, extract_features
+
+DIM = 16
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for number in range(6):
+        write(tmp_path / "images" / "cat" / f"{number}.bmp", number)
+    return tmp_path / "images"
+
+
+def write(path, grey):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (4, 4), grey).save(path)
+    os.utime(path, ns=(1, 1))  # as an archive does that keeps no times
+
+
+@pytest.fixture
+def extracted(monkeypatch):
+    """Note which images are opened."""
+    opened = []
+    image = OwnImages.image
+    monkeypatch.setattr(
+        OwnImages,
+        "image",
+        lambda self, index: opened.append(self._paths[index]) or image(self, index),
+    )
+    return opened
+
+
+def features(folder, cache):
+    images = load_local(str(folder)).train
+    rows, cpu = np.arange(len(images)), torch.device("cpu")
+    backbone = load_backbone("pixels", "packaged", 4)
+    got = cached_features(backbone, images, rows, device=cpu, cache_dir=cache)
+    assert torch.equal(got, extract_features(backbone, images, rows, device=cpu))
+    return got
+
+
+def test_only_new_and_changed_images_are_extracted(folder, tmp_path, extracted):
+    features(folder, tmp_path / "cache")
+    (folder / "cat" / "0.bmp").unlink()
+    write(folder / "cat" / "9.bmp", 9)
+    write(folder / "cat" / "3.bmp", 99)
+    os.utime(folder / "cat" / "3.bmp", ns=(2, 2))
+    extracted.clear()
+    features(folder, tmp_path / "cache")
+    once = [path for path in set(extracted) if extracted.count(path) == 1]
+    assert len(extracted) == 8, "six to compare with, two for the cache"
+    assert set(extracted) - set(once) == {"cat/3.bmp", "cat/9.bmp"}
+
+
+def test_nodes_that_share_a_cache_don_t_share_images(tmp_path):
+    for name, grey in (("a", 1), ("b", 2)):
+        write(tmp_path / name / "cat" / "1.bmp", grey)
+    one, other = (features(tmp_path / name, tmp_path / "cache") for name in "ab")
+    assert not torch.equal(one, other)
+
+
+def test_a_damaged_or_foreign_file_counts_as_absent(tmp_path):
+    keys = ["aa11", "aa22", "bb33"]
+    cache = FeatureFiles(tmp_path, DIM, keys)
+    values = np.arange(3 * DIM, dtype=np.float32).reshape(3, DIM)
+    cache.write(np.arange(3), values)
+    (tmp_path / "aa" / "aa11").write_bytes(b"no features")
+    (tmp_path / "aa" / "aa22").write_bytes(bytes(4 * DIM + 4))
+    got, found = cache.read(np.arange(3))
+    assert found.tolist() == [False, False, True]
+    assert np.array_equal(got[2], values[2])
+
+
+def test_many_writers_leave_whole_files(tmp_path):
+    keys = [f"{row:04x}" for row in range(40)]
+    values = np.random.default_rng(0).normal(size=(40, DIM)).astype(np.float32)
+
+    def work(seed):
+        rows = np.random.default_rng(seed).permutation(40)
+        FeatureFiles(tmp_path, DIM, keys).write(rows, values[rows])
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    got, found = FeatureFiles(tmp_path, DIM, keys).read(np.arange(40))
+    assert found.all()
+    assert np.array_equal(got, values)
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_cache_that_can_t_be_written_is_done_without(folder, tmp_path, caplog):
+    blocked = tmp_path / "cache"
+    blocked.write_text("a file where a folder should be")
+    features(folder, blocked)
+    assert "Features are not kept" in caplog.text
