@@ -2,6 +2,7 @@
 
 from clients.local_data import LocalData
 from clients.node import Node
+from clients.secure_client import SecureClient
 from clients.statistics_client import StatisticsClient
 from clients.training_client import ControlVariates, TrainingClient
 
@@ -9,6 +10,7 @@ __all__ = [
     "ControlVariates",
     "LocalData",
     "Node",
+    "SecureClient",
     "StatisticsClient",
     "TrainingClient",
 ]

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
-from clients import Node, StatisticsClient, bridge
+from clients import Node, SecureClient, StatisticsClient, bridge
 from clients.training_setup import TrainingNode
+from fed3r_app.config import SECAGG
 from fed3r_app.core import FeatureMap
+from fed3r_app.devices import cache_dir
 from fed3r_app.privacy import check_feature_map
+from fed3r_app.secagg import AnsweredMark, FeatureGrid, IntegerStatistics
 from fed3r_app.wire import (
     BACKBONE,
     ON_TEST_IMAGES,
@@ -43,7 +48,7 @@ def hello(message: Message, context: Context) -> Message:
         moments = _statistics_client(node, FeatureMap(node.backbone.dim)).moments()
     reply = Hello(node.client_id, node.num_partitions, moments)
     if node.has_own_images:
-        test = node.dataset.test
+        test = None if node.config.privacy == SECAGG else node.dataset.test
         reply = replace(
             reply,
             class_names=node.dataset.class_names,
@@ -97,15 +102,87 @@ def temperature(message: Message, context: Context) -> Message:
 @bridge.reply_with_errors
 def train(message: Message, context: Context) -> Message:
     """Reply with the arrays trained on this client's images."""
+    _in_the_clear(Node(context))
     node = TrainingNode(context, message.content)
     reply = bridge.fit(node.client, message, partial(keep_names, _arrays(message)))
     node.complete(reply.content)
     return reply
 
 
+@app.query("keys")
+@bridge.reply_with_errors
+def keys(message: Message, context: Context) -> Message:
+    """Secure aggregation 1: reply with fresh public keys."""
+    client = _secure_client(Node(context), context)
+    return Message(client.keys(message.content), reply_to=message)
+
+
+@app.query("share")
+@bridge.reply_with_errors
+def share(message: Message, context: Context) -> Message:
+    """Secure aggregation 2: reply with sealed shares of the secret keys."""
+    client = _secure_client(Node(context), context)
+    return Message(client.share(message.content), reply_to=message)
+
+
+@app.query("masked")
+@bridge.reply_with_errors
+def masked(message: Message, context: Context) -> Message:
+    """Secure aggregation 3: reply with the statistics under their masks."""
+    node = Node(context, labels=_labels(message))
+    client = _secure_client(node, context)
+    make_vector = partial(_integers, node, read_feature_map(_config(message)))
+    return Message(client.masked(message.content, make_vector), reply_to=message)
+
+
+@app.query("unmask")
+@bridge.reply_with_errors
+def unmask(message: Message, context: Context) -> Message:
+    """Secure aggregation 4: reply with the shares that unmask the group's sum."""
+    client = _secure_client(Node(context), context)
+    return Message(client.unmask(message.content), reply_to=message)
+
+
+def _secure_client(node: Node, context: Context) -> SecureClient:
+    if node.config.privacy != SECAGG:
+        raise ValueError(f"privacy must be {SECAGG!r}, got {node.config.privacy!r}.")
+    mark = AnsweredMark(cache_dir() / SECAGG, context.run_id, node.client_id)
+    return SecureClient(context.state, mark, node.config.secagg_threshold)
+
+
+def _integers(
+    node: Node, feature_map: FeatureMap, threshold: int
+) -> NDArray[np.uint64]:
+    """Return the statistics of the node's images as integers modulo 2^64.
+
+    In a group of which ``threshold`` members at least end up in the sum.
+    """
+    config, data = node.config, node.local_data()
+    check_feature_map(config.dp_epsilon, feature_map)
+    largest = config.secagg_max_feature
+    grid = FeatureGrid.choose(
+        feature_map,
+        node.backbone.feature_range,
+        None if largest == "auto" else largest,
+        config.secagg_max_samples,
+    )
+    chunks = data.chunks(feature_map)
+    return IntegerStatistics.of(chunks, data.num_classes, grid).vector()
+
+
+def _in_the_clear(node: Node) -> Node:
+    """Return the node, unless what it would send must not be seen by itself."""
+    if node.config.privacy == SECAGG:
+        raise ValueError(
+            f"privacy = {SECAGG!r}: nothing of a single client travels in the clear."
+        )
+    return node
+
+
 def _statistics_client(
     node: Node, feature_map: FeatureMap, *, test: bool = False
 ) -> StatisticsClient:
+    node = _in_the_clear(node)
     check_feature_map(node.config.dp_epsilon, feature_map)
     upload, dtype = node.config.upload, node.config.upload_dtype
     return StatisticsClient(node.local_data(test=test), feature_map, upload, dtype)

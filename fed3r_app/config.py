@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 
 from fed3r_app.data import LOCAL, check_dataset
 from fed3r_app.private_settings import CENTRAL, DISTRIBUTED, check_private_settings
+from fed3r_app.secagg import SMALLEST_GROUP
 from fed3r_app.wire import DTYPES, FORMS
 
 Value = str | int | float | bool
@@ -24,6 +25,7 @@ Reader = Callable[[str, Value], Value]
 _EVALUATIONS = 20
 # ``clients-per-round = "auto"`` in simulation: enough rounds to see the curve.
 _SIMULATED_PER_ROUND = 2
+SECAGG = "secagg"
 WITHOUT_REPLACEMENT, WITH_REPLACEMENT = "without-replacement", "with-replacement"
 
 
@@ -73,6 +75,12 @@ def _positive(key: str, value: Value, rule: str = "a number > 0") -> float:
 def _not_negative(key: str, value: Value, rule: str = "a number >= 0") -> float:
     is_zero = type(value) in (int, float) and value == 0
     return 0.0 if is_zero else _positive(key, value, rule)
+
+
+def _share_above_half(key: str, value: Value) -> float:
+    if type(value) in (int, float) and 0.5 < float(value) <= 1:
+        return float(value)
+    raise ValueError(f"{key} must be a number > 0.5 and <= 1, got {value!r}.")
 
 
 def _auto_or_positive(key: str, value: Value) -> Value:
@@ -137,6 +145,12 @@ class Config:
 
     upload: Annotated[str, _one_of(*FORMS)]
     upload_dtype: Annotated[str, _one_of(*DTYPES)]
+
+    privacy: Annotated[str, _one_of("none", SECAGG)]
+    secagg_group: Annotated[int, _at_least(SMALLEST_GROUP)]
+    secagg_threshold: Annotated[float, _share_above_half]
+    secagg_max_feature: AutoOrPositive
+    secagg_max_samples: Annotated[int, _at_least(1)]
 
     finetune: Annotated[str, _one_of("none", "full", "lp", "feat")]
     optimizer: Annotated[str, _one_of("fedavg", "fedavgm", "scaffold")]
@@ -262,8 +276,54 @@ class Config:
                 f"replace must be '' with forget = {self.forget!r}, got "
                 f"{self.replace!r}: one change at a time."
             )
+        self._check_privacy()
         self._check_fine_tuning()
         check_private_settings(self)
+
+    def _check_privacy(self) -> None:
+        """Refuse what would tell the server of single clients under secagg."""
+        if self.privacy != SECAGG:
+            return
+        refused = {
+            "method": (self.method, "none", "there are no sums to keep secret"),
+            "rf-sigma": (
+                self.rf_sigma if self.method == "fed3r-rf" else 1.0,
+                "auto",
+                "each client would tell the sum of its features",
+            ),
+            "sampling": (self.sampling, WITH_REPLACEMENT, "groups are disjoint"),
+            "client-evaluation": (
+                self.client_evaluation,
+                True,
+                "each client would tell how many images it has",
+            ),
+            "keep-contributions": (
+                self.keep_contributions,
+                True,
+                "there are only sums over groups to keep",
+            ),
+        }
+        for key, (value, bad, reason) in refused.items():
+            if value == bad:
+                raise ValueError(
+                    f"{key} must not be {bad!r} with privacy = {SECAGG!r}: {reason}."
+                )
+        for key in ("forget", "replace"):
+            if client := getattr(self, key):
+                raise ValueError(
+                    f"{key} must be '' with privacy = {SECAGG!r}, got {client!r}: a "
+                    "sum over a group can't be taken apart."
+                )
+        if self.max_client_samples:
+            raise ValueError(
+                f"max-client-samples must be 0 with privacy = {SECAGG!r}, got "
+                f"{self.max_client_samples}: nobody sees what a single client has."
+            )
+        if self.finetune != "none":
+            raise ValueError(
+                f"finetune must be 'none' with privacy = {SECAGG!r}, got "
+                f"{self.finetune!r}: each client's weights would travel in the clear."
+            )
 
     def _check_fine_tuning(self) -> None:
         """Refuse settings of the fine-tuning that contradict each other."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
-from fed3r_app.config import Config
+from fed3r_app.config import SECAGG, Config
 from fed3r_app.contributions import Contribution
 from fed3r_app.core import (
     FeatureMap,
@@ -85,7 +85,12 @@ class SavedRun:
             )
 
     def check_counts(self, client: str) -> None:
-        """Raise unless a client is in the sums."""
+        """Raise unless a client is in the sums, and can be told from the others."""
+        if self.config.privacy == SECAGG:
+            raise ValueError(
+                f"{self.directory.path} must be a run without secure aggregation, got "
+                f"privacy = {SECAGG!r}: a sum over a group can't be taken apart."
+            )
         if client not in self.snapshot.contributions:
             clients = list(self.snapshot.contributions)
             named = ", ".join(clients[:10]) + (", …" if len(clients) > 10 else "")

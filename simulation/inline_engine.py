@@ -8,6 +8,7 @@ that what is counted as bytes is real.
 from __future__ import annotations
 
 import itertools
+import secrets
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -20,7 +21,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-_RUN, _SERVER = 1, 1
+_SERVER = 1
 
 
 class InlineGrid(Grid):
@@ -40,10 +41,12 @@ class InlineGrid(Grid):
         self, client_app: ClientApp, num_clients: int, run_config: UserConfig
     ) -> None:
         self._client_app = client_app
+        # As in Flower: clients tell one run from another by its id.
+        self.run_id = secrets.randbits(63)
         shared = dict(run_config)
         self._contexts = {
             _SERVER + 1 + partition: Context(
-                run_id=_RUN,
+                run_id=self.run_id,
                 node_id=_SERVER + 1 + partition,
                 node_config={
                     "partition-id": partition,
@@ -123,12 +126,12 @@ def run_inline(
 ) -> None:
     """Run an app to its end; what the ServerApp raises is raised here."""
     config = dict(run_config)
-    # Flower stamps new messages with the identity of the process.
-    TaskIdentity.run_id, TaskIdentity.node_id = _RUN, _SERVER
-    TaskIdentity.task_id = _RUN
     grid = InlineGrid(client_app, num_clients, config)
+    # Flower stamps new messages with the identity of the process.
+    TaskIdentity.run_id, TaskIdentity.node_id = grid.run_id, _SERVER
+    TaskIdentity.task_id = grid.run_id
     context = Context(
-        run_id=_RUN,
+        run_id=grid.run_id,
         node_id=_SERVER,
         node_config={},
         state=RecordDict(),

@@ -8,6 +8,8 @@ from strategies.fedncm import FedNCM
 from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
 from strategies.roster import Reception, Roster, meet_clients, natural_key
 from strategies.scaffold import Scaffold
+from strategies.secure_aggregation import SecureAggregation, SecureFedNCM
+from strategies.secure_cohorts import SecureCohorts
 from strategies.training_rounds import TrainedRound, TrainingRounds
 
 __all__ = [
@@ -18,6 +20,9 @@ __all__ = [
     "Release",
     "Roster",
     "Scaffold",
+    "SecureAggregation",
+    "SecureCohorts",
+    "SecureFedNCM",
     "TrainedRound",
     "TrainingRounds",
     "evaluate_on_clients",

@@ -195,6 +195,10 @@ class Fed3R(Strategy):
         for client in sorted(silent):
             log(WARNING, "Client %s did not reply", client)
         self.cohorts.close_round(self._cohort)
+        return None, self.round_metrics(upload_bytes)
+
+    def round_metrics(self, upload_bytes: int) -> MetricRecord:
+        """Return what a round came to."""
         metrics = MetricRecord(
             {
                 "clients-counted": len(self.cohorts.counted),
@@ -205,7 +209,7 @@ class Fed3R(Strategy):
         if self._release is None:
             metrics["num-examples"] = self._sum.n
         self._download_bytes = 0
-        return None, metrics
+        return metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -222,6 +226,20 @@ class Fed3R(Strategy):
             metrics["download-bytes"] = self._download_bytes
         self._download_bytes = 0
         return metrics
+
+    def train_round(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        timeout: float,
+    ) -> MetricRecord:
+        """Ask this round's clients and fold what they reply; return what came."""
+        questions = self.configure_train(server_round, arrays, config, grid)
+        in_flight = self.roster.in_flight
+        replies = exchange(grid, questions, timeout=timeout, in_flight=in_flight)
+        return self.aggregate_train(server_round, replies)[1]
 
     def start(
         self,
@@ -242,10 +260,9 @@ class Fed3R(Strategy):
         train_config = train_config or ConfigRecord()
         result, number = Result(arrays=initial_arrays), self._first_round
         while self._anybody_left():
-            questions = self.configure_train(number, initial_arrays, train_config, grid)
-            in_flight = self.roster.in_flight
-            replies = exchange(grid, questions, timeout=timeout, in_flight=in_flight)
-            _, metrics = self.aggregate_train(number, replies)
+            metrics = self.train_round(
+                number, initial_arrays, train_config, grid, timeout
+            )
             result.train_metrics_clientapp[number] = metrics
             if self._evaluation_due(number):
                 self._evaluate(number, result, evaluate_fn)
@@ -302,7 +319,7 @@ class Fed3R(Strategy):
     def _fold(self, client: str, reply: Message) -> int:
         """Add a client's statistics to the sum, once; return the bytes they took."""
         if reply.has_error():
-            self._fail(Entry(client, FAILED, reason=_printable(reply.error.reason)))
+            self._fail(Entry(client, FAILED, reason=printable(reply.error.reason)))
             return 0
         size, digest = count_bytes(reply.content), ""
         try:
@@ -310,7 +327,7 @@ class Fed3R(Strategy):
             record = reply.content.array_records.get("arrays", ArrayRecord())
             contribution = unpack_contribution(record, self._space, self._limits)
         except ValueError as error:
-            reason = _printable(f"its statistics were refused: {error}")
+            reason = printable(f"its statistics were refused: {error}")
             self._fail(Entry(client, REFUSED, digest, reason=reason))
             return size
         if client in self.contributions:
@@ -347,7 +364,7 @@ class Fed3R(Strategy):
         log(INFO, "round %d: %d of %d clients counted", server_round, counted, total)
 
 
-def _printable(words: str | None) -> str:
+def printable(words: str | None) -> str:
     """Return a peer's words for the log: on one line, and no novel."""
     line = "".join(c if c.isprintable() else " " for c in words or "").strip()
     return line[:_LONGEST_REASON] or "no reason given"

@@ -24,7 +24,7 @@ from fed3r_app.core.triangles import put_upper, take_upper, trapezium_size
 
 _MOST_BITS = 20
 _EXACT = 2**53
-_ROUNDING = 1e-12
+_ROUNDING = 1e-6  # of float32
 Integers = NDArray[np.int64]
 Vector = NDArray[np.uint64]
 
@@ -55,21 +55,54 @@ class FeatureGrid:
                 f"got {self.max_samples} and {self.max_feature:g}."
             )
 
+    @classmethod
+    def choose(
+        cls,
+        feature_map: FeatureMap,
+        backbone_range: tuple[float, float] | None,
+        max_feature: float | None,
+        max_samples: int,
+    ) -> FeatureGrid:
+        """Return the grid of a run.
+
+        Parameters
+        ----------
+        feature_map : FeatureMap
+            From backbone features to those of the statistics.
+        backbone_range : (float, float) or None
+            Smallest and largest backbone feature, where known.
+        max_feature : float or None
+            Largest absolute backbone feature; None takes it from the range.
+        max_samples : int
+            n_max.
+        """
+        if feature_map.norm:
+            largest = feature_map.norm
+        elif feature_map.rf_dim:  # cosines, whatever the backbone
+            largest = 1.0
+        elif max_feature is not None:
+            largest = max_feature
+        elif backbone_range is not None:
+            largest = max(map(abs, backbone_range))
+        else:
+            raise ValueError(
+                "secagg-max-feature must be a number, got 'auto': the range of this "
+                "backbone's features is not known."
+            )
+        if feature_map.intercept:
+            largest = max(largest, feature_map.intercept_value)
+        return cls(feature_map, largest, max_samples)
+
     @property
     def bits(self) -> int:
         """The largest g up to 20 with n_max zmax^2 2^2g < 2^53."""
         fitting = (g for g in range(_MOST_BITS + 1) if self._largest_sum(g) < _EXACT)
         return max(fitting)
 
-    def integers(self, Z: Tensor, *, towards_zero: bool = False) -> Tensor:
-        """Return features in units of 2^-bits, whole numbers in float64.
+    def integers(self, Z: Tensor) -> Tensor:
+        """Return features (n, dim) in units of 2^-bits, whole numbers in float64.
 
-        Parameters
-        ----------
-        Z : Tensor of shape (n, dim)
-            What the feature map returns.
-        towards_zero : bool
-            Round towards zero, which never makes a norm larger.
+        Features of a fixed norm are rounded towards zero, which never passes it.
         """
         Z = Z.to(torch.float64) / self.scales()
         largest = float(Z.abs().max()) if Z.numel() else 0.0
@@ -80,7 +113,7 @@ class FeatureGrid:
                 f"got {largest:g}."
             )
         units = Z * 2.0**self.bits
-        units = units.trunc() if towards_zero else units.round()
+        units = units.trunc() if self.feature_map.norm else units.round()
         most = math.floor(self.max_feature * 2.0**self.bits)
         return units.clamp(-most, most)
 
@@ -91,13 +124,13 @@ class FeatureGrid:
     def scales(self) -> Tensor:
         """Return what the server multiplies each feature with, shape (dim,)."""
         scales = torch.ones(self.feature_map.dim, dtype=torch.float64)
-        if self.feature_map.rf_dim:
-            scales[: self.feature_map.rf_dim] = (2 / self.feature_map.rf_dim) ** 0.5
+        if D := self._num_cosines:
+            scales[:D] = (2 / D) ** 0.5
         return scales
 
     def scaled(self, stats: RidgeStatistics) -> RidgeStatistics:
         """Return the statistics of the features from those of the cosines."""
-        D = self.feature_map.rf_dim
+        D = self._num_cosines
         if not D:
             return stats
         scales = self.scales().to(stats.A.device)
@@ -106,6 +139,30 @@ class FeatureGrid:
         A[:D, D:] *= scales[0]  # the column of ones keeps its size
         A[D:, :D] *= scales[0]
         return RidgeStatistics(A, stats.b * scales[:, None], stats.counts)
+
+    def unscaled(self, stats: RidgeStatistics) -> RidgeStatistics:
+        """Return the statistics of the cosines from those of the features.
+
+        The inverse of ``scaled``, exact up to a quarter of ``max_samples``: there the
+        two roundings stay below half a unit.
+        """
+        D = self._num_cosines
+        if not D:
+            return stats
+        scales, unit = self.scales().to(stats.A.device), 2.0**-self.bits
+        A = stats.A.clone()
+        A[:D, :D] /= 2 / D
+        A[:D, D:] /= scales[0]
+        A[D:, :D] /= scales[0]
+        b = stats.b / scales[:, None]
+        # Whole numbers of units.
+        A, b = (A / unit**2).round_() * unit**2, (b / unit).round_() * unit
+        return RidgeStatistics(A, b, stats.counts)
+
+    @property
+    def _num_cosines(self) -> int:
+        """How many features travel as cosines; those of a fixed norm as they are."""
+        return 0 if self.feature_map.norm else self.feature_map.rf_dim
 
     def _largest_sum(self, bits: int) -> Fraction:
         largest = Fraction(self.max_feature)
@@ -136,8 +193,6 @@ class IntegerStatistics:
         chunks: Iterable[tuple[Tensor, Tensor]],
         num_classes: int,
         grid: FeatureGrid,
-        *,
-        towards_zero: bool = False,
     ) -> IntegerStatistics:
         """Return the statistics of chunks of mapped features (m, dim) and labels (m,).
 
@@ -145,8 +200,7 @@ class IntegerStatistics:
         """
         total = RidgeStatistics.zeros(grid.feature_map.dim, num_classes)
         for Z, y in chunks:
-            units = grid.integers(Z, towards_zero=towards_zero)
-            total = total + RidgeStatistics.of(units, y, num_classes)
+            total = total + RidgeStatistics.of(grid.integers(Z), y, num_classes)
         if total.n > grid.max_samples:
             raise ValueError(
                 f"secagg-max-samples must be at least the {total.n} samples of this "

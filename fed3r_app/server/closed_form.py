@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -12,7 +13,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fed3r_app.config import WITH_REPLACEMENT
+from fed3r_app.config import SECAGG, WITH_REPLACEMENT
 from fed3r_app.core import FeatureMap, Limits, RidgeStatistics
 from fed3r_app.costs import (
     class_means_upload_bytes,
@@ -25,11 +26,22 @@ from fed3r_app.privacy import NORM, PrivacyBudget
 from fed3r_app.recorder import Recorder
 from fed3r_app.run_errors import RunError
 from fed3r_app.run_state import RunState
+from fed3r_app.secagg import SMALLEST_GROUP, FeatureGrid
 from fed3r_app.server.private_release import CentralRelease
 from fed3r_app.server.session import Session
 from fed3r_app.snapshots import Setting, Snapshot, check_settings
 from fed3r_app.wire import pack_feature_map, unpack_classifier
-from strategies import Cohorts, Fed3R, FedNCM, Release, Roster, natural_key
+from strategies import (
+    Cohorts,
+    Fed3R,
+    FedNCM,
+    Release,
+    Roster,
+    SecureAggregation,
+    SecureCohorts,
+    SecureFedNCM,
+    natural_key,
+)
 
 # Saving may take this share of the time, and does not happen more often than that.
 _SNAPSHOT_SHARE, _SNAPSHOT_SECONDS = 0.05, 10.0
@@ -71,6 +83,17 @@ def choose_feature_map(
     return FeatureMap(d, config.rf_dim, sigma, config.seed, config.fit_intercept, norm)
 
 
+def feature_grid(session: Session, feature_map: FeatureMap) -> FeatureGrid:
+    """Return how features become integers under secure aggregation."""
+    config = session.config
+    return FeatureGrid.choose(
+        feature_map,
+        session.backbone.feature_range,
+        None if config.secagg_max_feature == "auto" else config.secagg_max_feature,
+        config.secagg_max_samples,
+    )
+
+
 def make_strategy(
     session: Session,
     roster: Roster,
@@ -78,7 +101,7 @@ def make_strategy(
     feature_map: FeatureMap,
     start: RidgeStatistics,
     *,
-    kind: type[Fed3R] = Fed3R,
+    class_means: bool = False,
     eval_every: int = 0,
     first_round: int = 1,
     contributions: Mapping[str, str] | None = None,
@@ -86,6 +109,13 @@ def make_strategy(
 ) -> Fed3R:
     """Return a strategy with the settings of the run."""
     config = session.config
+    kind: Callable[..., Fed3R] = FedNCM if class_means else Fed3R
+    if config.privacy == SECAGG:
+        kind = partial(
+            SecureFedNCM if class_means else SecureAggregation,
+            grid=feature_grid(session, feature_map),
+            threshold_share=config.secagg_threshold,
+        )
     return kind(
         roster,
         cohorts,
@@ -132,6 +162,7 @@ class ClosedForm:
         earlier: Snapshot | None = None,
     ) -> None:
         self._session = session
+        self._secure = session.config.privacy == SECAGG
         self._map = feature_map
         self._recorder = recorder
         self._state = state
@@ -149,7 +180,7 @@ class ClosedForm:
             self.cohorts,
             feature_map,
             start,
-            kind=FedNCM if session.config.method == "fedncm" else Fed3R,
+            class_means=session.config.method == "fedncm",
             eval_every=session.config.evaluation_interval(self.cohorts.rounds_ahead),
             first_round=recorder.rounds + 1,
             contributions=earlier.contributions if earlier else None,
@@ -266,13 +297,35 @@ class ClosedForm:
             # A data set is split by the number of clients; nodes have their own.
             "clients": None if session.is_local else num_clients,
             **asdict(self._map),
+            **self._what_secure_sums_depend_on(),
         }
+
+    def _what_secure_sums_depend_on(self) -> dict[str, Setting]:
+        if not self._secure:
+            return {}
+        grid = feature_grid(self._session, self._map)
+        return {"privacy": SECAGG, "secagg-grid-bits": grid.bits}
 
     def _make_cohorts(self, roster: Roster, earlier: Snapshot | None) -> Cohorts:
         config = self._session.config
         counted = earlier.contributions if earlier else {}
+        clients = sorted({*roster.clients, *counted}, key=natural_key)
+        if self._secure:
+            if len(clients) < SMALLEST_GROUP:
+                raise ValueError(
+                    f"privacy = {SECAGG!r} must be met by {SMALLEST_GROUP} clients or "
+                    f"more, got {len(clients)}: a sum over fewer tells of each."
+                )
+            return SecureCohorts(
+                clients,
+                group_size=config.secagg_group,
+                per_round=config.per_round,
+                seed=config.seed,
+                max_retries=config.max_retries,
+                counted=counted,
+            )
         return Cohorts(
-            sorted({*roster.clients, *counted}, key=natural_key),
+            clients,
             per_round=config.per_round,
             seed=config.seed,
             max_retries=config.max_retries,
@@ -287,7 +340,10 @@ class ClosedForm:
         device, num_classes = self._session.device, self._session.num_classes
         if earlier:
             names = self._session.class_names
-            return earlier.relabelled(names).statistics.to(device)
+            stats = earlier.relabelled(names).statistics
+            if self._secure:
+                stats = feature_grid(self._session, self._map).unscaled(stats)
+            return stats.to(device)
         return RidgeStatistics.zeros(self._map.dim, num_classes, device)
 
     def _evaluate(self, number: int, arrays: ArrayRecord) -> MetricRecord:
@@ -348,7 +404,8 @@ class ClosedForm:
     def _save_now_and_then(self) -> None:
         pause = max(_SNAPSHOT_SECONDS, self._save_seconds / _SNAPSHOT_SHARE)
         changed = len(self._strategy.contributions) > self._num_saved
-        due = time.monotonic() - self._last_saved > pause
+        # Who has helped to unmask a sum does so once: every such sum is kept.
+        due = self._secure or time.monotonic() - self._last_saved > pause
         if changed and due and self._strategy.may_be_told:
             try:
                 self._save_snapshot()

@@ -48,5 +48,5 @@ def count_bytes(content: RecordDict) -> int:
 def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
     try:
         return record.count_bytes()
-    except ValueError:  # Flower does not count empty strings and lists
+    except (ValueError, IndexError):  # Flower does not count empty strings and lists
         return sum(len(key) + len(str(value)) for key, value in record.items())

@@ -80,8 +80,26 @@ def test_rounding_is_to_the_nearest_or_towards_zero():
     unit = 2.0**-13
     Z = torch.tensor([[0.7 * unit], [-0.7 * unit], [6.0]])
     assert (places.round(Z) / unit).flatten().tolist() == [1, -1, 6 * 2**13]
-    truncated = places.integers(Z, towards_zero=True).flatten().tolist()
-    assert truncated == [0, 0, 6 * 2**13]
+    private = grid(1, 6.0, 1_000_000, norm=6.0)
+    assert private.integers(Z).flatten().tolist() == [0, 0, 6 * 2**13]
+
+
+def test_features_of_a_fixed_norm_never_pass_it_on_the_grid():
+    feature_map = FeatureMap(9, rf_dim=20, rf_sigma=2.0, norm=1.0)
+    places = FeatureGrid.choose(feature_map, None, None, 10**6)
+    assert places.max_feature == 1.0
+    rounded = places.round(feature_map(draw(3, 50, 9)[0]))
+    assert float(rounded.norm(dim=1).max()) <= 1.0
+
+
+def test_scaling_can_be_undone():
+    feature_map = FeatureMap(5, rf_dim=30, rf_sigma=2.0, intercept=True)
+    places = FeatureGrid.choose(feature_map, None, None, 1000)
+    Z, y = draw(1, 250, 5)
+    exact = IntegerStatistics.of([(feature_map(Z), y)], C, places).statistics(places)
+    back = places.unscaled(places.scaled(exact))
+    assert torch.equal(back.A, exact.A)
+    assert torch.equal(back.b, exact.b)
 
 
 @pytest.mark.parametrize("value", [6.001, -7.0, math.inf, math.nan])

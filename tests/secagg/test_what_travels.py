@@ -1,0 +1,107 @@
+"""What the server sees of a client under secure aggregation."""
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from scipy.stats import chi2
+
+from fed3r_app.client_app import app as client_app
+from fed3r_app.core import FeatureMap
+from fed3r_app.wire import pack_feature_map
+
+LEVEL = 1e-10
+
+
+def seen_of(grid, client):
+    """Yield every value that a client's replies hold, and what others say of it."""
+    for exchange in grid.exchanges:
+        if exchange.reply is None:
+            continue
+        for record in exchange.reply.config_records.values():
+            for value in record.values():
+                yield from value if isinstance(value, list) else [value]
+        for record in exchange.reply.array_records.values():
+            for array in record.values():
+                yield array.data
+
+
+def test_a_masked_vector_is_uniform(run):
+    """Also where the vector itself is mostly zeros, in every byte's place."""
+    outcome = run(3, image_size=24)
+    for exchange in outcome.grid.of("query.masked"):
+        sent = exchange.reply["arrays"]["masked"].numpy()
+        for place in sent.view(np.uint8).reshape(-1, 8).T:
+            counts = np.bincount(place, minlength=256)
+            expected = len(place) / 256
+            statistic = ((counts - expected) ** 2).sum() / expected
+            assert statistic < chi2.isf(LEVEL / 24, 255)
+
+
+def test_replies_hold_nothing_but_the_protocol(run):
+    """No number of images, no metrics, no digest."""
+    outcome = run(4)
+    keys = {
+        "query.hello": {"config": {"client-id", "num-partitions"}},
+        "query.keys": {"secagg": {"sealing", "masking"}},
+        "query.share": {"secagg": {"members", "sealed"}},
+        "query.masked": {"arrays": {"masked"}},
+        "query.unmask": {"secagg": {"survivors", "seed-shares"}},
+    }
+    assert {e.kind for e in outcome.grid.exchanges} == set(keys)
+    for exchange in outcome.grid.exchanges:
+        held = {name: set(record) for name, record in exchange.reply.items()}
+        assert held == keys[exchange.kind]
+    assert {entry.num_samples for entry in outcome.ledger} == {None}
+    assert {entry.digest for entry in outcome.ledger} == {"group of 4"}
+
+
+def test_the_servers_view_of_a_dropped_client_holds_no_secret_of_it(run):
+    """Client 2 shares its keys, masks its vector, and is not heard of again."""
+    secrets = {}
+
+    def spy(client, kind, context):
+        if client == 2 and kind == "query.masked":
+            secrets.update(context.state["secagg"])
+
+    outcome = run(
+        5,
+        lambda client, kind: client == 2 and kind == "query.masked",
+        before=spy,
+        min_clients=4,
+        max_retries=0,
+    )
+    values = list(seen_of(outcome.grid, 2))
+    blob = b"\n".join(v if isinstance(v, bytes) else repr(v).encode() for v in values)
+    for name in ("sealing-key", "masking-key", "seed", "own-shares"):
+        assert secrets[name] not in blob
+    # The others gave shares of its masking key away, which unmasks them, not it …
+    index = secrets["index"]
+    answers = [e.reply["secagg"] for e in outcome.grid.of("query.unmask")]
+    assert all(list(answer["dropped"]) == [index] for answer in answers)
+    # … and no share of the seed of the mask that only it knows.
+    assert all(index not in answer["survivors"] for answer in answers)
+
+
+@pytest.mark.parametrize(
+    "kind", ["train.statistics", "evaluate.statistics", "query.temperature", "train"]
+)
+def test_a_client_sends_nothing_in_the_clear(run, kind):
+    grid = run(3).grid
+    context = next(iter(grid._contexts.values()))
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord(),
+            "config": ConfigRecord(dict(pack_feature_map(FeatureMap(64)))),
+        }
+    )
+    reply = client_app(Message(content, context.node_id, kind), context)
+    assert reply.has_error()
+    assert "nothing of a single client travels in the clear" in reply.error.reason
+
+
+def test_a_hello_under_secagg_tells_no_sums(run):
+    grid = run(3).grid
+    context = next(iter(grid._contexts.values()))
+    content = RecordDict({"config": ConfigRecord({"moments": True})})
+    reply = client_app(Message(content, context.node_id, "query.hello"), context)
+    assert reply.has_error()
