@@ -217,5 +217,5 @@ def test_nobody_can_be_taken_out_of_a_sum_over_a_group(run, capsys):
 def test_a_saved_run_can_be_solved_anew(run, plain):
     outcome = run(6, method="fed3r-rf", rf_dim=50, rf_sigma=3.0)
     W = outcome.weights
-    assert cli.main(["solve", str(outcome.directory), "--lambda", "0.5"]) == 0
+    assert cli.main(["solve", str(outcome.directory), "--ridge-lambda", "0.5"]) == 0
     assert torch.equal(outcome.weights, W)
