@@ -13,7 +13,7 @@ from torch import Tensor
 
 from clients.local_data import LocalData, ReadFeatures
 from fed3r_app.backbones import load_backbone
-from fed3r_app.config import Config
+from fed3r_app.config import SECAGG, Config
 from fed3r_app.contribution_digest import contribution_digest, image_digests
 from fed3r_app.core import FeatureMap
 from fed3r_app.data import (
@@ -107,6 +107,17 @@ class Node:
             return load_local(data_path)
         except (OSError, ValueError) as error:
             raise type(error)(f"Client {self.client_id}: {error}") from None
+
+    @property
+    def classes_to_tell(self) -> tuple[str, ...]:
+        """The classes that the server has to know: where it knows all, the others."""
+        known = self.config.given_labels
+        return tuple(name for name in self.dataset.class_names if name not in known)
+
+    @property
+    def tells_only_sums(self) -> bool:
+        """Whether nothing but protected sums may leave this node."""
+        return self.config.privacy == SECAGG or self.config.dp_epsilon > 0
 
     def local_data(self, *, test: bool = False) -> LocalData:
         """Return the client's images as features: those to train on, or to test."""

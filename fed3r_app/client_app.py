@@ -48,10 +48,10 @@ def hello(message: Message, context: Context) -> Message:
         moments = _statistics_client(node, FeatureMap(node.backbone.dim)).moments()
     reply = Hello(node.client_id, node.num_partitions, moments)
     if node.has_own_images:
-        test = None if node.config.privacy == SECAGG else node.dataset.test
+        test = None if node.tells_only_sums else node.dataset.test
         reply = replace(
             reply,
-            class_names=node.dataset.class_names,
+            class_names=node.classes_to_tell,
             num_test_images=len(test) if test else 0,
         )
     return Message(pack_hello(reply), reply_to=message)

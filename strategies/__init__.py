@@ -2,7 +2,7 @@
 
 from strategies.client_evaluation import evaluate_on_clients
 from strategies.cohorts import Cohorts
-from strategies.exchange import exchange
+from strategies.exchange import IN_FLIGHT, exchange
 from strategies.fed3r import Fed3R, Release
 from strategies.fedncm import FedNCM
 from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
@@ -13,6 +13,7 @@ from strategies.secure_cohorts import SecureCohorts
 from strategies.training_rounds import TrainedRound, TrainingRounds
 
 __all__ = [
+    "IN_FLIGHT",
     "Cohorts",
     "Fed3R",
     "FedNCM",

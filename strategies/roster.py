@@ -34,7 +34,7 @@ class Roster:
     nodes : dict
         The node of each client.
     class_names : dict
-        The classes of each client whose images are its own.
+        The classes that each client whose images are its own has told of.
     num_test_images : dict
         How many test images such a client holds.
     refused : dict
@@ -121,6 +121,8 @@ class Reception:
         How often a node that failed is asked again.
     strict : bool
         Whether a node that can't take part ends the run before it begins.
+    in_flight : int
+        How many nodes may be greeted at the same time.
     progress : callable
         Called with the number of clients met and expected.
 
@@ -137,6 +139,7 @@ class Reception:
         timeout: float,
         max_retries: int = 0,
         strict: bool = True,
+        in_flight: int = IN_FLIGHT,
         progress: Callable[[int, int], None] = lambda met, expected: None,
     ) -> None:
         self.roster = Roster()
@@ -144,6 +147,7 @@ class Reception:
         self._timeout = timeout
         self._max_retries = max_retries
         self._strict = strict
+        self._in_flight = in_flight
         self._progress = progress
         self._greeted: set[int] = set()
         self._awaited: set[int] = set()
@@ -203,7 +207,9 @@ class Reception:
     ) -> Iterator[tuple[int, Hello]]:
         """Yield who says hello, and note who can't, until it is enough."""
         greetings = self._greetings(enough, with_moments)
-        for reply in exchange(self._grid, greetings, timeout=self._timeout):
+        for reply in exchange(
+            self._grid, greetings, timeout=self._timeout, in_flight=self._in_flight
+        ):
             node = reply.metadata.src_node_id
             self._awaited.discard(node)
             if reply.has_error():

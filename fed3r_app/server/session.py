@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Collection, Iterable, Sequence
 from functools import cached_property
 from logging import INFO, WARNING
@@ -22,7 +23,7 @@ from fed3r_app.progress import Progress
 from fed3r_app.run_directory import RunDirectory
 from fed3r_app.server_data import ServerData
 from fed3r_app.wire import with_labels
-from strategies import Reception, Roster, natural_key
+from strategies import IN_FLIGHT, Reception, Roster, natural_key
 
 
 class Session:
@@ -103,6 +104,8 @@ class Session:
             timeout=config.round_timeout,
             max_retries=config.max_retries,
             strict=config.min_clients == 0,
+            # Real nodes have a machine each: all at once.
+            in_flight=sys.maxsize if self.is_local else IN_FLIGHT,
             progress=Progress("clients said hello"),
         )
         self._reception.gather(config.wait_for, with_moments)

@@ -27,7 +27,8 @@ class Hello:
     moments : FeatureMoments or None
         Sums of its features, where asked for.
     class_names : tuple of str
-        Its classes, where its images are its own.
+        Its classes, where its images are its own; where the run config names all, just
+        those that are not among them.
     num_test_images : int
         How many test images it holds besides, for evaluations.
     """
@@ -47,6 +48,7 @@ def pack_hello(hello: Hello) -> RecordDict:
     content = RecordDict({"config": config})
     if hello.class_names:
         config[LABELS] = list(hello.class_names)
+    if hello.num_test_images:
         config["num-test-images"] = hello.num_test_images
     if hello.moments is not None:
         config["num-examples"] = hello.moments.n

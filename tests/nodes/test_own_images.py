@@ -66,6 +66,23 @@ def test_given_labels_fix_the_numbers_of_the_classes(federation, clinics, model_
     assert model.present.tolist() == [True, True, False, True, True, True]
 
 
+def test_with_given_labels_no_node_tells_its_classes(federation, clinics):
+    grid = federation.make_grid(clinics, labels="cat,dog,elk,owl,yak")
+    told = []
+    answer = grid._answer
+
+    def listen(message):
+        reply = answer(message)
+        if message.metadata.message_type == "query.hello":
+            told.append(dict(reply.content.config_records["config"]))
+        return reply
+
+    grid._answer = listen
+    federation.run(grid=grid)
+    assert sorted(each["client-id"] for each in told) == sorted(clinics)
+    assert all(each.keys() == {"client-id", "num-partitions"} for each in told)
+
+
 def test_a_class_that_is_not_among_the_labels_is_refused_by_name(federation, clinics):
     with pytest.raises(RunError, match=r"Client clinic-c: the classes .* 'elk'"):
         federation.run(clinics, labels="cat,dog,owl,yak")
