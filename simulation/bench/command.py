@@ -22,6 +22,7 @@ NAMES = (
     "scale",
     "federation",
     "privacy",
+    "secagg",
 )
 _DATA_VARIABLE = "FED3R_BENCH_DATA"
 _SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
