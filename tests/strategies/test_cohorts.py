@@ -173,3 +173,23 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
     counted = {client for cohort in whole[:done] for client in cohort}
     rounds = min(done, len(whole))
     assert play(cohorts(counted=counted, rounds=rounds)) == whole[done:]
+
+
+@pytest.mark.parametrize("per_round", [0, 2])
+def test_a_client_that_comes_later_is_asked_once(per_round):
+    cohorts = Cohorts(names(3), per_round=per_round, seed=0)
+    play(cohorts)
+    cohorts.add("late")
+    assert cohorts.missing == ("late",)
+    assert play(cohorts) == [["late"]]
+    cohorts.add("late")
+    assert cohorts.done
+
+
+def test_a_client_that_was_given_up_and_comes_back_is_asked_again():
+    cohorts = Cohorts(names(3), per_round=0, seed=0, max_retries=1)
+    play(cohorts, fails=lambda client: client == "1")
+    assert cohorts.missing == ("1",)
+    cohorts.add("1")
+    assert play(cohorts) == [["1"]]
+    assert not cohorts.missing

@@ -123,3 +123,25 @@ def test_a_second_reply_to_the_same_question_is_dropped(make_grid):
 
 def test_nobody_to_ask_is_no_reply(make_grid):
     assert list(exchange(make_grid({}), questions([]), timeout=10)) == []
+
+
+def test_real_nodes_may_be_asked_all_at_once(make_grid):
+    grid = make_grid(dict.fromkeys(range(1, 101), echo))
+    asked = exchange(grid, questions(grid.nodes), timeout=10, in_flight=1000)
+    assert len(list(asked)) == grid.most_in_flight == 100
+
+
+def test_questions_may_come_up_while_others_are_under_way(make_grid):
+    grid, replied = make_grid(dict.fromkeys(range(1, 4), echo)), []
+
+    def one_after_the_other():
+        for question in questions(grid.nodes):
+            known = len(replied)
+            yield question
+            while len(replied) == known:
+                yield None  # nothing to ask before there is a reply
+
+    for reply in exchange(grid, one_after_the_other(), timeout=10):
+        replied.append(reply.metadata.src_node_id)
+    assert replied == [1, 2, 3]
+    assert grid.most_in_flight == 1
