@@ -108,9 +108,10 @@ class FeatureGrid:
         largest = float(Z.abs().max()) if Z.numel() else 0.0
         # A cosine or a norm may pass its bound by a rounding error, never by more.
         if not largest <= self.max_feature * (1 + _ROUNDING):  # also refuses NaN
+            # The sentence goes to the server: it must not tell what the feature is.
             raise ValueError(
                 f"Features must lie within secagg-max-feature = {self.max_feature:g}, "
-                f"got {largest:g}."
+                "got one beyond it, or NaN."
             )
         units = Z * 2.0**self.bits
         units = units.trunc() if self.feature_map.norm else units.round()
@@ -202,9 +203,10 @@ class IntegerStatistics:
         for Z, y in chunks:
             total = total + RidgeStatistics.of(grid.integers(Z), y, num_classes)
         if total.n > grid.max_samples:
+            # Nor how many samples there are.
             raise ValueError(
-                f"secagg-max-samples must be at least the {total.n} samples of this "
-                f"client, got {grid.max_samples}."
+                "secagg-max-samples must be at least the number of this client's "
+                f"samples, got {grid.max_samples}."
             )
         return cls(
             take_upper(total.A).numpy().astype(np.int64),

@@ -182,7 +182,7 @@ def test_more_images_than_allowed_end_the_run(run):
 
 
 def test_features_beyond_the_largest_are_refused_by_the_client(run):
-    with pytest.raises(RunError, match=r"within secagg-max-feature = 0\.5, got 1"):
+    with pytest.raises(RunError, match=r"within secagg-max-feature = 0\.5, got one"):
         run(3, secagg_max_feature=0.5)
 
 
