@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from types import TracebackType
 
@@ -134,7 +135,7 @@ class _Follower:
 
     def __init__(self, store: Store, run: Run) -> None:
         self._path = store.directory(run).metrics_path
-        self._offset = 0
+        self._offset, self._inode = 0, 0
         self._rounds = 0
         self._accuracy: float | None = None
 
@@ -142,6 +143,10 @@ class _Follower:
         """Return the rounds so far and the last accuracy."""
         try:
             with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                # A run that goes on drops its last rounds: another, shorter file.
+                if status.st_ino != self._inode or status.st_size < self._offset:
+                    self._inode, self._offset = status.st_ino, 0
                 file.seek(self._offset)
                 text = file.read()
         except OSError:

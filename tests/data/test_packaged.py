@@ -37,12 +37,12 @@ def test_digits_are_those_of_scikit_learn():
         assert np.array_equal(grey, np.rint(bunch.images[chosen][:50] * 255 / 16))
 
 
-def test_digits_small_is_the_first_50_of_each_digit():
+def test_digits_small_is_the_first_20_of_each_digit_and_all_that_are_held_out():
     small, digits = load_dataset("digits-small", ""), load_dataset("digits", "")
-    for images, count in ((small.train, 40), (small.test, 10)):
-        assert np.bincount(images.labels).tolist() == [count] * 10
-    first = np.flatnonzero(digits.train.labels == 3)[:40]
+    assert np.bincount(small.train.labels).tolist() == [20] * 10
+    assert small.test.identity == digits.test.identity
     rows = np.flatnonzero(small.train.labels == 3)
+    first = np.flatnonzero(digits.train.labels == 3)[:20]
     for mine, theirs in zip(rows, first, strict=True):
         ours = np.asarray(small.train.image(int(mine)))
         assert np.array_equal(ours, np.asarray(digits.train.image(int(theirs))))
