@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap
-from fed3r_app.core.gaussian_release import release_sensitivity
+from fed3r_app.core.gaussian_release import release_sensitivity, sensitivity
 
 # Every sample's features are brought to this norm, B.
 NORM = 1.0
@@ -44,6 +44,11 @@ class PrivacyBudget:
         """Return the deviation of the noise that a server adds to the sums."""
         distance = release_sensitivity(NORM, d, num_classes)
         return self.noise_multiplier() * distance
+
+    def shared_sigma(self) -> float:
+        """Return the deviation that the clients' noise must have together."""
+        # Integers are exact: nothing is rounded after the features are.
+        return self.noise_multiplier() * sensitivity(NORM)
 
 
 def check_feature_map(epsilon: float, feature_map: FeatureMap) -> None:
