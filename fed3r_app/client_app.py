@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -15,8 +16,9 @@ from clients.training_setup import TrainingNode
 from fed3r_app.config import SECAGG
 from fed3r_app.core import FeatureMap
 from fed3r_app.devices import cache_dir
-from fed3r_app.privacy import check_feature_map
+from fed3r_app.privacy import PrivacyBudget, check_feature_map
 from fed3r_app.secagg import AnsweredMark, FeatureGrid, IntegerStatistics
+from fed3r_app.shared_noise import add_noise_share
 from fed3r_app.wire import (
     BACKBONE,
     ON_TEST_IMAGES,
@@ -167,7 +169,12 @@ def _integers(
         config.secagg_max_samples,
     )
     chunks = data.chunks(feature_map)
-    return IntegerStatistics.of(chunks, data.num_classes, grid).vector()
+    integers = IntegerStatistics.of(chunks, data.num_classes, grid)
+    if config.dp_epsilon:
+        budget = PrivacyBudget(config.dp_epsilon, config.dp_delta)
+        share = budget.shared_sigma() / math.sqrt(threshold)
+        integers = add_noise_share(integers, share, grid.bits)
+    return integers.vector()
 
 
 def _in_the_clear(node: Node) -> Node:

@@ -23,8 +23,13 @@ _RULES: tuple[tuple[str, tuple[object, ...], str], ...] = (
 # The size of other forms tells n and the classes of a client, and rounding a sum to
 # float32 moves it by more when there are more samples.
 _CENTRAL_RULES: tuple[tuple[str, tuple[object, ...], str], ...] = (
+    ("privacy", ("none",), "with secure aggregation the clients add the noise"),
     ("upload", ("dense",), "the size of other forms tells how many samples there are"),
     ("upload-dtype", ("float64",), "coarser rounding moves sums by more than a sample"),
+)
+
+_DISTRIBUTED_RULES: tuple[tuple[str, tuple[object, ...], str], ...] = (
+    ("privacy", ("secagg",), "a single client's share of the noise hides nothing"),
 )
 
 
@@ -45,8 +50,8 @@ def check_private_settings(config: Config) -> None:
             "nodes' own would tell of single images."
         )
     values = config.to_run_config()
-    central = config.dp_mode == CENTRAL
-    for key, allowed, reason in _RULES + (_CENTRAL_RULES if central else ()):
+    of_mode = _CENTRAL_RULES if config.dp_mode == CENTRAL else _DISTRIBUTED_RULES
+    for key, allowed, reason in _RULES + of_mode:
         if values[key] not in allowed:
             raise ValueError(
                 f"{key} must be {' or '.join(map(repr, allowed))} with dp-epsilon, got "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -23,9 +23,10 @@ from fed3r_app.secagg import (
     group_threshold,
 )
 from fed3r_app.secagg.grid import vector_length
+from fed3r_app.shared_noise import round_counts
 from fed3r_app.wire import count_bytes, secure
 from strategies.exchange import exchange
-from strategies.fed3r import Fed3R, printable
+from strategies.fed3r import Fed3R, Release, printable
 from strategies.fedncm import FedNCM
 from strategies.roster import Roster
 from strategies.secure_cohorts import SecureCohorts
@@ -101,6 +102,13 @@ _STAGES = (
 )
 
 
+class SharedNoise(Release, Protocol):
+    """Makes sums valid again to which the clients have added noise."""
+
+    def count_group(self, survivors: int, threshold: int) -> None:
+        """Note a group's sum: so many shares of noise, so many of them enough."""
+
+
 class SecureAggregation(Fed3R):
     """Fed3R whose round is four exchanges with groups of clients.
 
@@ -120,6 +128,8 @@ class SecureAggregation(Fed3R):
         How features become integers.
     threshold_share : float
         Share of a group that must stay to the end.
+    release : SharedNoise or None
+        Knows of the noise that the clients have added.
     options
         See ``Fed3R``.
     """
@@ -134,9 +144,11 @@ class SecureAggregation(Fed3R):
         *,
         grid: FeatureGrid,
         threshold_share: float,
+        release: SharedNoise | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(roster, cohorts, start, **options)
+        super().__init__(roster, cohorts, start, release=release, **options)
+        self._shared_noise = release
         self._grid = grid
         self._threshold_share = threshold_share
         self._upload_bytes = 0
@@ -250,14 +262,18 @@ class SecureAggregation(Fed3R):
         clients = [group.clients[i] for i in sorted(group.survivors)]
         for client in clients:
             self._note(Entry(client, ACCEPTED, what))
+        if self._shared_noise:
+            self._shared_noise.count_group(len(clients), group.threshold)
         self._sum.add(stats)
         for client in clients:
             self.contributions[client] = what
             self.cohorts.count(client)
 
     def _unmask(self, group: Group) -> RidgeStatistics:
-        """Return the exact statistics of a group's survivors."""
+        """Return the exact statistics of a group's survivors, or with their noise."""
         integers = IntegerStatistics.from_vector(group.unmask(), *self._space)
+        if self._shared_noise:  # with noise in them, sums contradict themselves
+            return round_counts(integers, self._grid.bits).statistics(self._grid)
         stats = integers.statistics(self._grid)
         # What can be said of a sum: nobody's own part is known.
         check_contribution(self._grid.scaled(stats), self._limits)

@@ -98,10 +98,7 @@ def test_a_sample_on_the_grid_moves_the_integers_by_no_more_than_the_sensitivity
     rng = np.random.default_rng(seed)
     Z = grid.feature_map(torch.from_numpy(rng.normal(size=(3, D)) ** 3))
     y = torch.from_numpy(rng.integers(C, size=3))
-    one, other = (
-        IntegerStatistics.of([(Z[:n], y[:n])], C, grid, towards_zero=True)
-        for n in (2, 3)
-    )
+    one, other = (IntegerStatistics.of([(Z[:n], y[:n])], C, grid) for n in (2, 3))
     change = other.statistics(grid) - one.statistics(grid)
     assert isinstance(change, RidgeStatistics)
     distance = math.sqrt(

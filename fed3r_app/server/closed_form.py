@@ -23,11 +23,12 @@ from fed3r_app.costs import (
 from fed3r_app.held_out import HeldOut
 from fed3r_app.ledger import Entry
 from fed3r_app.privacy import NORM, PrivacyBudget
+from fed3r_app.private_settings import DISTRIBUTED
 from fed3r_app.recorder import Recorder
 from fed3r_app.run_errors import RunError
 from fed3r_app.run_state import RunState
 from fed3r_app.secagg import SMALLEST_GROUP, FeatureGrid
-from fed3r_app.server.private_release import CentralRelease
+from fed3r_app.server.private_release import CentralRelease, DistributedRelease
 from fed3r_app.server.session import Session
 from fed3r_app.snapshots import Setting, Snapshot, check_settings
 from fed3r_app.wire import pack_feature_map, unpack_classifier
@@ -251,22 +252,29 @@ class ClosedForm:
         named = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
         reason = cohorts.failures.get(missing[0], "not asked").rstrip(".")
         next_step = (
-            "Nothing was released of them: no privacy is spent. Run again."
-            if self.release
-            else f"What was counted is in {path}. To ask the others, run again with "
+            f"What was counted is in {path}. To ask the others, run again with "
             f'run-name="{path.name}" resume=true.'
         )
+        if self.release:
+            next_step = "Nothing was released of them: no privacy is spent. Run again."
+        if config.dp_mode == DISTRIBUTED:
+            next_step = (
+                "The server has seen noisy sums of those counted: another run would "
+                "spend their privacy budget again. min-clients accepts fewer."
+            )
         return (
             f"{len(cohorts.counted)} of {num_clients} clients were counted; "
             f"missing: {named}. Client {missing[0]}: {reason}. {next_step}"
         )
 
-    def _make_release(self) -> CentralRelease | None:
+    def _make_release(self) -> CentralRelease | DistributedRelease | None:
         """Return what makes the sums private, where that is asked for."""
         config = self._session.config
         if not config.dp_epsilon:
             return None
         budget = PrivacyBudget(config.dp_epsilon, config.dp_delta)
+        if config.dp_mode == DISTRIBUTED:
+            return DistributedRelease(budget, self._map.dim, self._check_coverage)
         shape = (self._map.dim, self._session.num_classes)
         return CentralRelease(budget, *shape, self._check_coverage)
 
