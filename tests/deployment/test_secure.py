@@ -1,30 +1,102 @@
-"""TLS and node authentication, with the certificates of ``fed3r certificates``."""
+"""A real SuperLink with TLS and node authentication: who is let in, who is told."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
+
+from fed3r_app.certificates import make_certificates
+from fed3r_app.cli import main
+from simulation.private_superlink import free_port
 
 pytestmark = pytest.mark.slow
 
 
-def digits(num_nodes):
-    """Node configs that split the digits."""
-    return {
-        f"node-{k}": {"partition-id": k, "num-partitions": num_nodes}
-        for k in range(num_nodes)
-    }
+@pytest.fixture(scope="module")
+def federation(deploy):
+    return deploy({}, secure=True, strangers=["known", "stranger"])
 
 
-def test_registered_nodes_run_encrypted_and_a_stranger_is_refused(deploy):
-    federation = deploy(digits(2), secure=True, strangers=["stranger"])
-    federation.deployment.start_supernode("stranger", {"partition-id": 2})
-    outcome = federation.run(
-        "secure",
-        backbone="pixels",
-        image_size=8,
-        clients_per_round=0,
-        upload_dtype="float64",
-        ridge_lambda=1.0,
+def run(federation, *command):
+    """Run a program of Flower to its end; return its exit code and its output."""
+    program, *options = command
+    # Into a file: a pipe would stay open as long as what the program started lives.
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(
+            [str(Path(sys.executable).parent / program), *options],
+            env=federation.deployment.environment,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+        try:
+            code = process.wait(timeout=120)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        output.seek(0)
+        return code, output.read()
+
+
+def supernode(federation, authority, key, port=None):
+    return run(
+        federation,
+        "flower-supernode",
+        f"--superlink={federation.deployment.address}",
+        f"--root-certificates={authority}",
+        f"--auth-supernode-private-key={federation.certificates / 'nodes' / key}",
+        f"--port={port or free_port()}",
     )
-    assert outcome.completed, outcome.output
-    assert outcome.summary["clients_counted"] == 2
-    assert federation.deployment.exit_code("stranger", timeout=30) != 0
-    assert "SuperNode ID" not in federation.deployment.log("stranger")
+
+
+def test_a_stranger_is_refused(federation):
+    authority = federation.certificates / "ca.crt"
+    code, output = supernode(federation, authority, "stranger")
+    assert code != 0
+    assert "Failed to activate SuperNode" in output
+    assert "SuperNode ID" not in output
+
+
+def test_a_node_does_not_trust_a_server_of_another_authority(federation, tmp_path):
+    make_certificates(tmp_path, ["127.0.0.1"], [])
+    code, output = supernode(federation, tmp_path / "ca.crt", "known")
+    assert code != 0
+    assert "certificate verify failed" in output
+
+
+def test_a_busy_port_is_named(federation):
+    port = str(federation.deployment.port)
+    code, output = run(federation, "flower-superlink", "--insecure", f"--port={port}")
+    assert code != 0
+    assert f"('127.0.0.1', {port}): address already in use" in output
+    authority = federation.certificates / "ca.crt"
+    code, output = supernode(federation, authority, "known", port)
+    assert code != 0
+    assert f"('127.0.0.1', {port}): address already in use" in output
+
+
+def test_a_key_is_registered_once(federation, capsys):
+    arguments = [
+        federation.deployment.address,
+        f"--root-certificates={federation.certificates / 'ca.crt'}",
+    ]
+    assert main(["check", *arguments]) == 0
+    key = str(federation.certificates / "nodes" / "known.pub")
+    assert main(["register", *arguments, key]) == 0
+    assert main(["register", *arguments, key]) == 0
+    said = capsys.readouterr().out
+    assert f"{key}: registered" in said
+    assert f"{key}: was registered before" in said
+
+
+def test_a_certificate_is_no_key(federation, capsys):
+    authority = str(federation.certificates / "ca.crt")
+    arguments = [federation.deployment.address, f"--root-certificates={authority}"]
+    assert main(["register", *arguments, authority]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{authority} was not registered:" in line

@@ -1,0 +1,69 @@
+"""A disk without room: one sentence, nothing damaged, and the run goes on later."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from fed3r_app.saved_model import load_model
+
+PROJECT = Path(__file__).parents[2]
+# The app in one process, with a limit on the size of its files: a write that passes it
+# fails half-way through, as on a full disk. No limit where it is 0.
+SCRIPT = """\
+import json, resource, sys
+from pathlib import Path
+from fed3r_app.client_app import app as client_app
+from fed3r_app.server_app import app as server_app
+from simulation.inline_engine import default_run_config, run_inline
+
+limit, settings = int(sys.argv[1]), json.loads(sys.argv[2])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+config = default_run_config(Path("pyproject.toml"))
+run_inline(server_app, client_app, 3, config | settings)
+"""
+SETTINGS = {
+    "backbone": "pixels",
+    "image-size": 8,
+    "ridge-lambda": 1,
+    "upload-dtype": "float64",
+}
+
+
+def run(folder, name, limit=0, resume=False):
+    settings = json.dumps({**SETTINGS, "run-name": name, "resume": resume})
+    return subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(limit), settings],
+        cwd=PROJECT,
+        env={
+            **os.environ,
+            "FED3R_OUTPUT_DIR": str(folder / "runs"),
+            "FED3R_CACHE_DIR": str(folder / "cache"),
+            "PYTHONPATH": str(PROJECT),
+        },
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_a_full_disk_ends_in_a_sentence_and_resume_gives_the_same_classifier(tmp_path):
+    assert run(tmp_path, "undisturbed").returncode == 0
+    full = run(tmp_path, "full", limit=10_000)
+    assert full.returncode != 0
+    last = full.stderr.strip().splitlines()[-1]
+    assert "must be saved in" in last
+    assert "File too large" in last
+    assert "make room, and go on with resume=true" in last
+    assert not list((tmp_path / "runs" / "full").glob(".*"))  # no torn files
+    resumed = run(tmp_path, "full", resume=True)
+    assert resumed.returncode == 0, resumed.stderr
+    one, other = (
+        load_model(tmp_path / "runs" / name / "model.safetensors").W
+        for name in ("undisturbed", "full")
+    )
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
