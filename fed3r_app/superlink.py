@@ -6,12 +6,14 @@ connection, in one sentence, and whether a run completed, in an exit code.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import ssl
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,21 +125,54 @@ class SuperLink:
 
     def run(self, app: Path, run_config: Sequence[str]) -> None:
         """Run an app with live output; raise a RunError unless it completes."""
+        self.check()
+        run = self.start(app, run_config)
+        status = self.follow(run)
+        if status != COMPLETED:
+            raise RunError(f"Run {run} did not complete: {status}; see above.")
+
+    def start(self, app: Path, run_config: Sequence[str]) -> int:
+        """Return the id of a run that was started.
+
+        Parameters
+        ----------
+        app : Path
+            The app's folder.
+        run_config : Sequence[str]
+            Settings as ``flwr run`` takes them: ``key=value key2="text"``.
+        """
         if not (app / "pyproject.toml").is_file():
             raise FileNotFoundError(
                 f"--app must be the app's folder, got {app} without pyproject.toml."
             )
-        self.check()
         options = [word for each in run_config for word in ("--run-config", each)]
+        command = ["flwr", "run", str(app), *options, "--format", "json"]
         with self._flower_home() as environment:
-            command = ["flwr", "run", str(app), "--stream", *options]
-            code = subprocess.run(command, env=environment, check=False).returncode
-        if code:
-            raise RunError("The run was not started; see above.")
-        self.check()  # it may have gone meanwhile
-        status = self.status(limit=1)
-        if status != COMPLETED:
-            raise RunError(f"The run did not complete: {status}; see above.")
+            done = subprocess.run(
+                command, env=environment, check=False, stdout=subprocess.PIPE, text=True
+            )
+        # The command ends well also where there is an error, and says so inside.
+        answer = json.loads("".join(done.stdout.partition("{")[1:]) or "{}")
+        if done.returncode or not answer.get("success"):
+            reason = answer.get("error-message", done.stdout)
+            raise RunError(f"The run was not started: {' '.join(reason.split())}")
+        return int(answer["run-id"])
+
+    def follow(self, run: int) -> str:
+        """Show the log of a run to its end; return its last status."""
+        command = ["flwr", "log", str(run), "--stream"]
+        while True:
+            with self._flower_home() as environment:
+                subprocess.run(command, env=environment, check=False)
+            try:
+                self.check()
+            except OSError as error:
+                raise RunError(
+                    f"{error} Run {run} goes on once it is back: flwr log {run}."
+                ) from error
+            if (status := self.status(run_id=run)).startswith("finished"):
+                return status
+            time.sleep(1.0)
 
     def register(self, public_key: Path) -> bool:
         """Let the node with that key connect; return False if it was let in before."""

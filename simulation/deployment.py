@@ -104,10 +104,8 @@ class Deployment(PrivateSuperLink):
 
     def submit(self, app: Path, run_config: Mapping[str, Value]) -> str:
         """Hand a run to the SuperLink; return its id."""
-        staged = str(self.stage(app))
-        settings = ["--run-config", toml(run_config)] if run_config else []
-        output = self._flwr("run", staged, *settings, "--format", "json")
-        return str(json.loads(output[output.index("{") :])["run-id"])
+        settings = [toml(run_config)] if run_config else []
+        return str(self.superlink.start(self.stage(app), settings))
 
     def wait(self, run: str, timeout: float) -> str:
         """Return the status of a run that has ended, such as ``finished:completed``.

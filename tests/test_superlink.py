@@ -92,9 +92,18 @@ def test_a_run_needs_a_superlink(capsys, tmp_path):
     )
 
 
-def test_a_run_needs_an_app(capsys, tmp_path):
-    line = sentence(capsys, "run", "127.0.0.1:8000", "--app", str(tmp_path))
+def test_a_run_needs_an_app(serve, capsys, tmp_path):
+    line = sentence(capsys, "run", serve(), "--app", str(tmp_path))
     assert f"got {tmp_path} without pyproject.toml" in line
+
+
+def test_what_flower_says_of_a_run_it_does_not_start_is_passed_on(
+    serve, capsys, tmp_path
+):
+    (tmp_path / "pyproject.toml").touch()
+    line = sentence(capsys, "run", serve(), "--app", str(tmp_path))
+    assert line.startswith("fed3r: The run was not started: ")
+    assert "pyproject.toml" in line
 
 
 def test_the_host_is_not_known(capsys):
