@@ -15,6 +15,7 @@ from fed3r_app.cli import main
 from simulation.private_superlink import free_port
 
 pytestmark = pytest.mark.slow
+PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +101,21 @@ def test_a_certificate_is_no_key(federation, capsys):
     assert main(["register", *arguments, authority]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{authority} was not registered:" in line
+
+
+def test_a_run_that_cannot_write_its_results_says_so_and_fails(federation, tmp_path):
+    (tmp_path / "file").touch()
+    code, output = run(
+        federation,
+        "fed3r",
+        "run",
+        federation.deployment.address,
+        f"--root-certificates={federation.certificates / 'ca.crt'}",
+        f"--app={federation.deployment.stage(PROJECT)}",
+        f'--run-config=backbone="pixels" output-dir="{tmp_path / "file"}"',
+    )
+    assert code == 1
+    assert (
+        f"output-dir must be a folder that can be written to, got {tmp_path}" in output
+    )
+    assert "did not complete: finished:failed" in output.splitlines()[-1]
