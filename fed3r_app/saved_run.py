@@ -21,6 +21,7 @@ from fed3r_app.core import (
     select_lambda,
     solve_ridge,
 )
+from fed3r_app.core.gaussian_release import private_lambda
 from fed3r_app.devices import resolve_device
 from fed3r_app.held_out import HeldOut
 from fed3r_app.ledger import FORGOTTEN, REPLACED, Entry
@@ -138,9 +139,8 @@ class SavedRun:
         if config.method == "fedncm":
             W = class_means(stats)
         else:
-            lam = (
-                select_lambda(stats) if ridge_lambda == "auto" else float(ridge_lambda)
-            )
+            auto = ridge_lambda == "auto"
+            lam = self._choose_lambda(stats) if auto else float(ridge_lambda)
             W = solve_ridge(stats, lam, config.normalize_classes, config.fit_intercept)
         return SavedModel(
             W=W.cpu(),
@@ -154,6 +154,11 @@ class SavedRun:
             image_size=config.image_size,
             feature_map=self.feature_map,
         )
+
+    def _choose_lambda(self, stats: RidgeStatistics) -> float:
+        """Return the penalty that ``auto`` stands for in this run."""
+        sigma = self.snapshot.settings.get("dp-sigma")
+        return private_lambda(float(sigma), stats.d) if sigma else select_lambda(stats)
 
     def accuracy(self, model: SavedModel) -> float | None:
         """Return the accuracy on the test images; None where there are none here."""

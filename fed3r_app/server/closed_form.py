@@ -432,7 +432,7 @@ class ClosedForm:
         snapshot = Snapshot(
             self._strategy.statistics(),
             self._contributions(),
-            self._settings,
+            self._settings | ({"dp-sigma": self.release.sigma} if self.release else {}),
             self._recorder.progress(),
             self._session.class_names,
             tuple(sorted(self._state.forgotten)),

@@ -9,6 +9,7 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
+from fed3r_app import cli
 from fed3r_app.backbones import load_backbone
 from fed3r_app.client_app import app as client_app
 from fed3r_app.config import Config
@@ -191,3 +192,14 @@ def test_with_hardly_any_noise_it_is_the_plain_solution(run, settings):
 def test_settings_that_would_undo_the_privacy_are_refused(settings, match):
     with pytest.raises(ValueError, match=match):
         Config.from_run_config(DEFAULTS | PRIVATE | settings)
+
+
+def test_a_saved_release_can_be_solved_and_audited_but_not_changed(run, capsys):
+    directory = run()
+    W = load_model(directory / "model.safetensors").W
+    assert cli.main(["solve", str(directory)]) == 0
+    solved = load_model(directory / "model.safetensors")
+    torch.testing.assert_close(solved.W, W)  # auto is the size of the noise here, too
+    assert cli.main(["audit", str(directory)]) == 0
+    assert cli.main(["forget", str(directory), "3"]) != 0
+    assert "without differential privacy" in capsys.readouterr().err
