@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from fed3r_app.contribution_digest import contribution_digest, image_digests
-from fed3r_app.data.images import ArrayImages, EncodedImages, FileImages
+from fed3r_app.data.images import ArrayImages, EncodedImages, FileImages, OwnImages
 
+SUFFIXES = (".bin", ".safetensors")
 SETTINGS = {"weights": "w", "feature-map": {"dim": 3}}
 SAMPLES = st.lists(st.tuples(st.binary(min_size=16, max_size=16), st.text(max_size=3)))
 
@@ -47,12 +48,12 @@ def pixels(n=4):
     return np.random.default_rng(0).integers(256, size=(n, 5, 6, 3), dtype=np.uint8)
 
 
-@pytest.fixture
-def files(tmp_path):
+@pytest.fixture(params=[FileImages, OwnImages])
+def files(tmp_path, request):
     """Make a folder of images, and the set of them."""
     for i, image in enumerate(pixels()):
         Image.fromarray(image).save(tmp_path / f"{i}.png")
-    return lambda: FileImages(tmp_path, [f"{i}.png" for i in range(4)], [0] * 4)
+    return lambda n=4: request.param(tmp_path, [f"{i}.png" for i in range(n)], [0] * n)
 
 
 def test_every_kind_of_image_has_a_digest_of_its_own(files, tmp_path):
@@ -90,8 +91,29 @@ def test_a_file_that_only_moved_in_time_has_the_same_digest(files, tmp_path):
 
 def test_a_damaged_cache_is_not_believed(files, tmp_path):
     first = image_digests(files(), np.arange(4), tmp_path / "cache")
-    (path,) = (tmp_path / "cache").glob("*/features.bin")
+    (path,) = (p for p in (tmp_path / "cache").rglob("*") if p.suffix in SUFFIXES)
     data = bytearray(path.read_bytes())
-    data[5] ^= 1
+    data[-5] ^= 1
     path.write_bytes(data)
+    assert image_digests(files(), np.arange(4), tmp_path / "cache") == first
+
+
+@pytest.mark.parametrize("files", [OwnImages], indirect=True)
+def test_a_new_image_in_a_folder_is_the_only_one_read(files, tmp_path, monkeypatch):
+    cache, read = tmp_path / "cache", []
+    digest = OwnImages.digest
+    monkeypatch.setattr(
+        OwnImages, "digest", lambda self, row: read.append(row) or digest(self, row)
+    )
+    three = image_digests(files(3), np.arange(3), cache)
+    four = image_digests(files(4), np.arange(4), cache)
+    assert read == [0, 1, 2, 3]
+    assert four[:3] == three
+
+
+@pytest.mark.parametrize("files", [OwnImages], indirect=True)
+def test_digests_that_can_not_be_kept_are_made_all_the_same(files, tmp_path):
+    (tmp_path / "cache").touch()  # no folder
+    first = image_digests(files(), np.arange(4), tmp_path / "cache")
+    assert len(set(first)) == 4
     assert image_digests(files(), np.arange(4), tmp_path / "cache") == first

@@ -194,11 +194,21 @@ class OwnImages(FileImages):
     def keys(self) -> tuple[str, ...]:
         """Hex digests that name each image: its folder, path, size and time."""
         # With the folder: nodes that share a machine may have the same paths.
-        root = os.fsencode(os.path.realpath(self._root)) + b"\0"
+        root = self._real_root + b"\0"
         return tuple(
             hashlib.blake2b(root + stamp, digest_size=DIGEST_BYTES).hexdigest()
             for stamp in self._stamps()
         )
+
+    @property
+    def folder_key(self) -> str:
+        """Hex digest that names the folder."""
+        digest = hashlib.blake2b(self._real_root, digest_size=DIGEST_BYTES)
+        return digest.hexdigest()
+
+    @property
+    def _real_root(self) -> bytes:
+        return os.fsencode(os.path.realpath(self._root))
 
     def _digest(self) -> str:
         return _new_digest(" ".join(self.keys)).hexdigest()

@@ -16,7 +16,7 @@ from PIL import Image
 from fed3r_app.backbones import load_backbone
 from fed3r_app.client_app import app as client_app
 from fed3r_app.core import RidgeStatistics, solve_ridge
-from fed3r_app.data import load_dataset
+from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.features import extract_features
 from fed3r_app.saved_model import load_model
 from fed3r_app.server_app import RunError, main
@@ -282,6 +282,18 @@ def test_nobody_counted_is_an_error_without_a_model(run, tmp_path, fail):
     with pytest.raises(RunError, match="0 of 2 clients were counted; missing: 0, 1"):
         run(2, change_nodes=breaking([1000, 1007], fail, times=9))
     assert not (tmp_path / "runs" / "it" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_simulated_client_can_be_forgotten_and_the_run_goes_on(run, keep):
+    directory = run(10, keep_contributions=keep)
+    parts = split_rows(load_dataset("digits", ""), "by-class", 10, alpha=0.1, seed=0)
+    others = np.concatenate([rows for i, rows in enumerate(parts) if i != 3])
+    for settings in ({"forget": "3"}, {"forget": "3"}, {}):
+        directory = run(10, keep_contributions=keep, resume=True, **settings)
+        assert_is(directory, pooled(rows=others))
+    assert summary(directory)["clients_counted"] == summary(directory)["clients"] == 9
+    assert len(summary(directory)["absent_classes"]) == 1
 
 
 REPLACE = {"sampling": "with-replacement", "clients_per_round": 2}
