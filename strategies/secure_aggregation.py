@@ -274,8 +274,9 @@ class SecureAggregation(Fed3R):
         integers = IntegerStatistics.from_vector(group.unmask(), *self._space)
         if self._shared_noise:  # with noise in them, sums contradict themselves
             return round_counts(integers, self._grid.bits).statistics(self._grid)
-        stats = integers.statistics(self._grid)
         # What can be said of a sum: nobody's own part is known.
+        integers.check_within(self._grid)
+        stats = integers.statistics(self._grid)
         check_contribution(self._grid.scaled(stats), self._limits)
         return stats
 

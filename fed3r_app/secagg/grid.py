@@ -99,6 +99,11 @@ class FeatureGrid:
         fitting = (g for g in range(_MOST_BITS + 1) if self._largest_sum(g) < _EXACT)
         return max(fitting)
 
+    @property
+    def largest_unit(self) -> int:
+        """The largest feature in units of 2^-bits."""
+        return math.floor(self.max_feature * 2.0**self.bits)
+
     def integers(self, Z: Tensor) -> Tensor:
         """Return features (n, dim) in units of 2^-bits, whole numbers in float64.
 
@@ -115,8 +120,7 @@ class FeatureGrid:
             )
         units = Z * 2.0**self.bits
         units = units.trunc() if self.feature_map.norm else units.round()
-        most = math.floor(self.max_feature * 2.0**self.bits)
-        return units.clamp(-most, most)
+        return units.clamp(-self.largest_unit, self.largest_unit)
 
     def round(self, Z: Tensor) -> Tensor:
         """Return the features on the grid: what a plain run would have to use."""
@@ -236,6 +240,20 @@ class IntegerStatistics:
                 "the sum was not unmasked."
             )
         return cls(A, b.reshape(d, num_classes), counts)
+
+    def check_within(self, grid: FeatureGrid) -> None:
+        """Raise ValueError unless features on the grid can have these sums."""
+        n, largest = sum(self.counts.tolist()), grid.largest_unit
+        for name, values, least, most in (
+            ("counts", self.counts, 0, n),
+            ("b", self.b, -n * largest, n * largest),
+            ("A", self.A, -n * largest**2, n * largest**2),
+        ):
+            if not least <= int(values.min()) <= int(values.max()) <= most:
+                raise ValueError(
+                    f"{name} must be a sum over features within {grid.max_feature:g}, "
+                    "got one that can't be."
+                )
 
     def statistics(self, grid: FeatureGrid) -> RidgeStatistics:
         """Return the same as float64, exactly; see ``FeatureGrid.scaled``."""

@@ -151,3 +151,18 @@ def test_a_vector_takes_eight_bytes_a_value():
     Z, y = draw(0, 5, 6)
     vector = IntegerStatistics.of([(Z, y)], C, grid(6)).vector()
     assert vector.nbytes == 8 * (6 * 7 // 2 + 6 * C + C + 1)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "name"),
+    [(-2, -1, "counts"), (0, 2**62, "A"), (1, -(2**63), "A"), (5, 2**60, "b")],
+)
+def test_sums_that_no_features_on_the_grid_have_are_refused(place, value, name):
+    Z, y = draw(0, 5, 2)
+    places = grid(2)
+    vector = IntegerStatistics.of([(Z, y)], C, places).vector()
+    IntegerStatistics.from_vector(vector, 2, C).check_within(places)
+    vector.view(np.int64)[place] = value
+    vector[-1] = vector[-1 - C : -1].sum()
+    with pytest.raises(ValueError, match=f"^{name} must be a sum over features"):
+        IntegerStatistics.from_vector(vector, 2, C).check_within(places)

@@ -1,5 +1,6 @@
 """The whole app under secure aggregation: exact, whoever drops out."""
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import Message, RecordDict
@@ -8,6 +9,7 @@ from fed3r_app import cli
 from fed3r_app.client_app import app as client_app
 from fed3r_app.core import FeatureMap, class_means
 from fed3r_app.run_errors import RunError
+from fed3r_app.secagg import IntegerStatistics
 from fed3r_app.wire import secure
 
 STAGES = ("query.keys", "query.share", "query.masked", "query.unmask")
@@ -219,3 +221,20 @@ def test_a_saved_run_can_be_solved_anew(run, plain):
     W = outcome.weights
     assert cli.main(["solve", str(outcome.directory), "--ridge-lambda", "0.5"]) == 0
     assert torch.equal(outcome.weights, W)
+
+
+def test_a_hostile_vector_is_noticed_in_the_sum_of_its_group(run, monkeypatch):
+    """Which client it was nobody can tell: the group is lost, nothing is counted."""
+    honest = IntegerStatistics.vector
+
+    def hostile(self):
+        vector = honest(self)
+        vector[0] += np.uint64(2**61)
+        return vector
+
+    monkeypatch.setattr(IntegerStatistics, "vector", hostile)
+    with pytest.raises(
+        RunError,
+        match=r"0 of 3 clients .* its group's sum was refused: A must be a sum",
+    ):
+        run(3)
