@@ -1,10 +1,10 @@
-"""What a node is and has: its name, its images, its backbone."""
+"""What a node does its work with: its images, under its backbone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 from flwr.app import Context
@@ -12,18 +12,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from clients.local_data import LocalData, ReadFeatures
+from clients.node_data import NodeData
 from fed3r_app.backbones import load_backbone
-from fed3r_app.config import SECAGG, Config
 from fed3r_app.contribution_digest import contribution_digest, image_digests
 from fed3r_app.core import FeatureMap
-from fed3r_app.data import (
-    LOCAL,
-    DataSet,
-    ImageSet,
-    load_dataset,
-    load_local,
-    split_rows,
-)
+from fed3r_app.data import ImageSet
 from fed3r_app.devices import cache_dir, resolve_device
 from fed3r_app.features import cached_features, extract_features
 from fed3r_app.image_batches import ImageBatches
@@ -32,8 +25,8 @@ from fed3r_app.progress import Progress
 from fed3r_app.softmax_model import tuned_backbone
 
 
-class Node:
-    """One client's side of a run.
+class Node(NodeData):
+    """One client's side of a run, with its backbone and features.
 
     Parameters
     ----------
@@ -51,10 +44,8 @@ class Node:
         tuned: Mapping[str, Tensor] | None = None,
         labels: tuple[str, ...] | None = None,
     ) -> None:
-        self._node_config = context.node_config
-        self._node_id = context.node_id
+        super().__init__(context)
         self._labels = labels
-        self.config = Config.from_run_config(context.run_config)
         self.device = resolve_device(self.config.device)
         self.backbone = load_backbone(
             self.config.backbone,
@@ -66,73 +57,20 @@ class Node:
         if tuned:
             self.backbone = tuned_backbone(self.backbone, tuned)
 
-    @property
-    def client_id(self) -> str:
-        """The client's name: ``client-id``, else its partition, else its node's id."""
-        for key in ("client-id", "partition-id"):
-            if key in self._node_config:
-                return str(self._node_config[key])
-        return str(self._node_id)
-
-    @property
-    def num_partitions(self) -> int:
-        """How many clients there are; 0 where the node can't know."""
-        return int(self._node_config.get("num-partitions", 0))
-
-    @property
-    def has_own_images(self) -> bool:
-        """Whether the images are the node's own, not a part of a common data set."""
-        return self.config.dataset == LOCAL
-
-    @cached_property
-    def dataset(self) -> DataSet:
-        """The node's own images, or the data set that the clients share."""
-        data_path = str(self._node_config.get("data-path", ""))
-        if not self.has_own_images:
-            if data_path:
-                raise ValueError(
-                    f"dataset must be {LOCAL!r} to use the images of node "
-                    f"{self.client_id} (data-path = {data_path!r}), got "
-                    f"{self.config.dataset!r}."
-                )
-            return load_dataset(self.config.dataset, self.config.data_path)
-        if not data_path or "client-id" not in self._node_config:
-            raise ValueError(
-                f"The node config must give data-path and client-id when dataset = "
-                f"{LOCAL!r}, got {dict(self._node_config)} for node {self._node_id}. "
-                "Start the SuperNode with --node-config "
-                '\'data-path="/data" client-id="clinic-7"\'.'
-            )
-        try:
-            return load_local(data_path)
-        except (OSError, ValueError) as error:
-            raise type(error)(f"Client {self.client_id}: {error}") from None
-
-    @property
-    def classes_to_tell(self) -> tuple[str, ...]:
-        """The classes that the server has to know: where it knows all, the others."""
-        known = self.config.given_labels
-        return tuple(name for name in self.dataset.class_names if name not in known)
-
-    @property
-    def tells_only_sums(self) -> bool:
-        """Whether nothing but protected sums may leave this node."""
-        return self.config.privacy == SECAGG or self.config.dp_epsilon > 0
-
     def local_data(self, *, test: bool = False) -> LocalData:
         """Return the client's images as features: those to train on, or to test."""
         dataset = self.dataset
         images = dataset.test if test else dataset.train
         if images is None:
             raise ValueError(f"Client {self.client_id} has no test images.")
-        rows = np.arange(len(images)) if test else self._rows()
+        rows = np.arange(len(images)) if test else self.rows()
         labels = self._label_numbers()[images.labels[rows]]
         num_classes = len(self._labels or dataset.class_names)
         return LocalData(rows, labels, self._read_features(images), num_classes)
 
     def contribution_digest(self, feature_map: FeatureMap) -> str:
         """Return the digest of all that goes into this client's statistics."""
-        dataset, rows = self.dataset, self._rows()
+        dataset, rows = self.dataset, self.rows()
         names = [dataset.class_names[label] for label in dataset.train.labels[rows]]
         images = image_digests(dataset.train, rows, cache_dir())
         settings = {
@@ -148,7 +86,7 @@ class Node:
         """Return the client's images as input of the network."""
         return ImageBatches(
             self.dataset.train,
-            self._rows(),
+            self.rows(),
             self.backbone.preprocess,
             self.device,
             augment,
@@ -160,26 +98,6 @@ class Node:
         if self._labels is None:
             return np.arange(len(names))
         return LabelSpace(self._labels).numbers(f"Client {self.client_id}", names)
-
-    def _rows(self) -> NDArray[np.int64]:
-        """Return which images of the data set are this client's."""
-        if self.has_own_images:
-            return np.arange(len(self.dataset.train))
-        if not {"partition-id", "num-partitions"} <= self._node_config.keys():
-            raise ValueError(
-                "The node config must give partition-id and num-partitions, got "
-                f"{dict(self._node_config)}. Start the SuperNode with --node-config "
-                '"partition-id=0 num-partitions=3".'
-            )
-        config = self.config
-        split = split_rows(
-            self.dataset,
-            config.partition,
-            self.num_partitions,
-            config.alpha,
-            config.seed,
-        )
-        return split[int(self._node_config["partition-id"])]
 
     def _read_features(self, images: ImageSet) -> ReadFeatures:
         device = self.device

@@ -13,10 +13,9 @@ from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_type_hints
 
+from fed3r_app.choices import DTYPES, FORMS, SMALLEST_GROUP
 from fed3r_app.data import LOCAL, check_dataset
 from fed3r_app.private_settings import CENTRAL, DISTRIBUTED, check_private_settings
-from fed3r_app.secagg import SMALLEST_GROUP
-from fed3r_app.wire import DTYPES, FORMS
 
 Value = str | int | float | bool
 Reader = Callable[[str, Value], Value]

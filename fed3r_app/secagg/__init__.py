@@ -9,11 +9,12 @@ exact, ``crypto`` holds the primitives, ``shamir`` shares secrets, ``members`` a
 Who learns what is in ``SECURITY.md``.
 """
 
+from fed3r_app.choices import SMALLEST_GROUP
 from fed3r_app.secagg.answered import AnsweredMark
 from fed3r_app.secagg.crypto import PublicKeys
 from fed3r_app.secagg.grid import FeatureGrid, IntegerStatistics
 from fed3r_app.secagg.groups import Group, GroupFailed, group_sizes, group_threshold
-from fed3r_app.secagg.members import SMALLEST_GROUP, Member, UnmaskAnswer
+from fed3r_app.secagg.members import Member, UnmaskAnswer
 
 __all__ = [
     "SMALLEST_GROUP",

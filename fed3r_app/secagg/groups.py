@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from fed3r_app.choices import SMALLEST_GROUP
 from fed3r_app.secagg import shamir
 from fed3r_app.secagg.crypto import PublicKeys, add_mask, agree, public_key
 from fed3r_app.secagg.members import (
-    SMALLEST_GROUP,
     UnmaskAnswer,
     pair_purpose,
     pair_sign,

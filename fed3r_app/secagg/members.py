@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fed3r_app.choices import SMALLEST_GROUP
 from fed3r_app.secagg import shamir
 from fed3r_app.secagg.crypto import (
     PublicKeys,
@@ -20,9 +21,6 @@ from fed3r_app.secagg.crypto import (
     seal,
     unseal,
 )
-
-# Of two, each knows the other's part from the sum.
-SMALLEST_GROUP = 3
 
 
 @dataclass(frozen=True)

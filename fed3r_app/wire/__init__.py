@@ -15,6 +15,8 @@ Nothing that arrives is trusted: ``unpack_contribution`` checks every array agai
 the header before it believes any.
 """
 
+from fed3r_app.choices import DTYPES, FORMS
+from fed3r_app.greeting import Hello, pack_hello
 from fed3r_app.wire.classifier import (
     BACKBONE,
     ON_TEST_IMAGES,
@@ -24,9 +26,9 @@ from fed3r_app.wire.classifier import (
 )
 from fed3r_app.wire.contribution import add_digest, read_digest
 from fed3r_app.wire.feature_maps import pack_feature_map, read_feature_map
-from fed3r_app.wire.hello import Hello, pack_hello, read_hello
+from fed3r_app.wire.hello import read_hello
 from fed3r_app.wire.labels import read_labels, with_labels
-from fed3r_app.wire.layout import DTYPES, FORMS, RecordError, name_arrays
+from fed3r_app.wire.layout import RecordError, name_arrays
 from fed3r_app.wire.packing import StatisticsBuilder, pack_statistics
 from fed3r_app.wire.training import (
     CONTROL,

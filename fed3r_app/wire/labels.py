@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from flwr.app import ConfigRecord
 
+from fed3r_app.greeting import LABELS
 from fed3r_app.wire.layout import RecordError
-
-LABELS = "labels"
 
 
 def with_labels(config: ConfigRecord, labels: Sequence[str]) -> ConfigRecord:

@@ -11,11 +11,10 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fed3r_app.choices import DTYPES, FORMS
 from fed3r_app.core.triangles import trapezium_size
 
 VERSION = 1
-FORMS = ("factor", "packed", "dense")
-DTYPES = ("float32", "float64", "float16")
 
 ARRAY_NAMES = {
     "factor": ("header", "classes", "counts", "pivots", "R", "S"),

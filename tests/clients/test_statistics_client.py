@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from clients import LocalData, StatisticsClient
 from clients import local_data as module
+from clients.local_data import LocalData
+from clients.statistics_client import StatisticsClient
 from fed3r_app.core import (
     FeatureMap,
     FeatureMoments,

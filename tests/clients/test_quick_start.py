@@ -1,0 +1,35 @@
+"""What a client's process imports: torch only for questions that need it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+
+
+def test_a_plain_hello_needs_no_torch():
+    program = """
+import sys
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from fed3r_app.client_app import app
+from simulation.inline_engine import default_run_config
+from pathlib import Path
+
+TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
+run_config = default_run_config(Path("pyproject.toml"))
+node_config = {"partition-id": 3, "num-partitions": 5}
+context = Context(1, 7, node_config, RecordDict(), run_config)
+question = RecordDict({"config": ConfigRecord({"moments": False})})
+reply = app(Message(question, dst_node_id=7, message_type="query.hello"), context)
+print(reply.content.config_records["config"]["client-id"])
+print([name for name in ("torch", "scipy", "matplotlib") if name in sys.modules])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=PROJECT,
+    )
+    assert done.stdout.split("\n")[:2] == ["3", "[]"]
