@@ -117,7 +117,7 @@ def _list(arguments: argparse.Namespace) -> int:
         wants = "--data-path" if any(map(needs_data_path, data)) else ""
         rows.append((name, experiment.title, f"{done} of {len(runs)}", wants))
     title = "python -m simulation run EXPERIMENT"
-    table = Table(title, ("experiment", "what it shows", "runs done", "needs"), rows)
+    table = Table(title, ("experiment", "what it shows", "runs done", "needs"), rows, 2)
     print(table.text())
     return 0
 

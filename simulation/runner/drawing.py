@@ -172,9 +172,9 @@ def _bars(results: Results) -> bytes:
         spread = [float(np.std(v)) if v else 0.0 for v in values]
         label = _LABELS[measure]
         axes.barh(y, means, height * 0.9, xerr=spread, color=color, label=label)
-        for where, mean in zip(y, means, strict=True):
+        for where, mean, deviation in zip(y, means, spread, strict=True):
             text = f" {100 * mean:.1f}" if mean else " not measured"
-            axes.text(0.005, where, text, va="center", fontsize=8, color="white")
+            axes.text(mean + deviation, where, text, va="center", fontsize=8)
     axes.set_yticks(range(len(curves)), list(curves))
     axes.invert_yaxis()
     axes.set_xlabel("accuracy")

@@ -17,19 +17,31 @@ _NONE = "-"
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts; all columns but the first are numbers."""
+    """A table of texts.
+
+    Parameters
+    ----------
+    title : str
+        Its heading.
+    columns : tuple of str
+        Headings of the columns.
+    rows : sequence of tuple
+        Cells.
+    words : int
+        How many columns from the left hold words; the others hold numbers.
+    """
 
     title: str
     columns: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
+    words: int = 1
 
     def text(self) -> str:
         """Return the table with aligned columns."""
         lines = [self.columns, *self.rows]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            [self.title, "", *("  ".join(_align(line, widths)) for line in lines)]
-        )
+        aligned = ["  ".join(self._align(line, widths)).rstrip() for line in lines]
+        return "\n".join([self.title, "", *aligned])
 
     def markdown(self) -> str:
         """Return the table in Markdown."""
@@ -50,10 +62,10 @@ class Table:
             f"<tbody>\n{rows}</tbody></table>"
         )
 
-
-def _align(line: Sequence[str], widths: Sequence[int]) -> list[str]:
-    first, *others = zip(line, widths, strict=True)
-    return [first[0].ljust(first[1]), *(text.rjust(width) for text, width in others)]
+    def _align(self, line: Sequence[str], widths: Sequence[int]) -> list[str]:
+        cells = list(zip(line, widths, strict=True))
+        words = [text.ljust(width) for text, width in cells[: self.words]]
+        return words + [text.rjust(width) for text, width in cells[self.words :]]
 
 
 def percent(values: Sequence[float]) -> str:
