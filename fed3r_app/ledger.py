@@ -92,9 +92,11 @@ class Ledger:
         """Return all lines, oldest first."""
         try:
             return [Entry(**line) for line in read_lines(self._path)]  # type: ignore[arg-type]
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
+            reason = str(error).rstrip(".")
             raise ValueError(
-                f"{self._path} must be the ledger of a run, got other fields: {error}."
+                f"{self._path} must be the ledger of a run, got: {reason}. If the file "
+                "is damaged, move it away: the sums say who is counted."
             ) from None
 
     def reconcile(self, contributions: Mapping[str, str], forgotten: set[str]) -> None:

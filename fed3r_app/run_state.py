@@ -7,6 +7,7 @@ the sums that is not in the ledger; the other way round, `load` sets it right.
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from logging import WARNING
@@ -153,10 +154,11 @@ def readmit(state: RunState, snapshot: Snapshot, client: str) -> Snapshot:
 
 def _link(path: Path, other: Path) -> None:
     """Let another name stand for a file; a system without links does without."""
-    temporary = other.with_name(f".{other.name}.link")
+    temporary = other.with_name(f".{other.name}.{uuid.uuid4().hex}")
     try:
-        temporary.unlink(missing_ok=True)
         os.link(path, temporary)
         os.replace(temporary, other)
     except OSError:
+        pass
+    finally:  # still there, too, if both names stood for the same file
         temporary.unlink(missing_ok=True)

@@ -224,3 +224,14 @@ def test_nobody_is_left_out_unsaid_when_all_snapshots_are_damaged(federation):
         federation.run(["clinic-a", "clinic-c", "clinic-10"], resume=True, **SLOWLY)
     begin_or_go_on(federation)
     assert_is_run_of(federation, directory, [c for c in ALL if c != "clinic-a"])
+
+
+def test_a_ledger_that_is_lost_does_not_change_the_sums(federation):
+    directory = begin_or_go_on(federation)
+    (directory / "ledger.jsonl").write_text("no line\nof a ledger\n")
+    with pytest.raises(RunError, match="move it away: the sums say who is counted"):
+        begin_or_go_on(federation)
+    (directory / "ledger.jsonl").unlink()
+    begin_or_go_on(federation)
+    assert not asked_for_statistics(federation)
+    assert_is_run_of(federation, directory, ALL)
