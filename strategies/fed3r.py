@@ -181,11 +181,12 @@ class Fed3R(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord]:
         """Fold the replies into the sum as they come; return what came."""
-        clients = {node: client for client, node in self.roster.nodes.items()}
+        clients = {self.roster.nodes[client]: client for client in self._cohort}
         silent = set(self._cohort)
         upload_bytes, last_progress = 0, time.monotonic()
         for reply in replies:
-            client = clients.get(reply.metadata.src_node_id)
+            node = reply.metadata.src_node_id
+            client = clients.get(node) or self.roster.client_of(node)
             if client is not None:
                 silent.discard(client)
                 upload_bytes += self._fold(client, reply)

@@ -66,6 +66,10 @@ class Roster:
         """How many clients may be asked at the same time; real nodes all of them."""
         return IN_FLIGHT if self.simulated else max(len(self.nodes), IN_FLIGHT)
 
+    def client_of(self, node: int) -> str | None:
+        """Return who is at a node, by a search: ask for few."""
+        return next((c for c, known in self.nodes.items() if known == node), None)
+
     def add(self, node: int, hello: Hello) -> None:
         """Note a client and its node; what it told before is not told again."""
         client = hello.client_id
