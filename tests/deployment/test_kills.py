@@ -57,7 +57,7 @@ def submit(federation, name, **settings):
     return federation.submit(name, **settings)
 
 
-def wait_until(condition, seconds=60.0):
+def wait_until(condition, seconds=120.0):
     """Return what a condition gives once it is true."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
