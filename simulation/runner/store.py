@@ -75,10 +75,14 @@ class Store:
         return summary if same and _is_whole(summary, run) else None
 
     def prepare(self, run: Run) -> bool:
-        """Make place for a run; return whether it goes on where it stopped."""
+        """Make place for a run; return whether it goes on where it stopped.
+
+        A fine-tuning goes on from its checkpoint. A closed form begins again: with its
+        features in the cache it is quick, and the costs of a round that was cut short
+        are not in its snapshot.
+        """
         directory = self.directory(run)
-        resumable = (directory.statistics_path, directory.checkpoint_path)
-        if any(path.is_file() for path in resumable):
+        if directory.checkpoint_path.is_file():
             return True
         shutil.rmtree(directory.path, ignore_errors=True)
         return False

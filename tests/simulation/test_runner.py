@@ -223,3 +223,17 @@ def test_a_run_that_dies_takes_nothing_with_it(tmp_path, monkeypatch):
     assert notes.ends["well"] == ""
     assert notes.advances == [("well", 1, 1)]
     assert Path(tmp_path / "raises.log").read_text().startswith("alive\nTraceback")
+
+
+def test_only_a_fine_tuning_goes_on_where_it_stopped(write_experiment, tmp_path):
+    path = write_experiment("axes: {seed: [0]}\n")
+    store, run = Store(tmp_path / "out"), load(str(path))[0].runs[0]
+    directory = store.directory(run)
+    for left, goes_on in (
+        (directory.statistics_path, False),
+        (directory.checkpoint_path, True),
+    ):
+        directory.path.mkdir(parents=True)
+        left.touch()
+        assert store.prepare(run) is goes_on
+        assert left.exists() is goes_on
