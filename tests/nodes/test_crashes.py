@@ -9,6 +9,7 @@ import os
 import sys
 
 import pytest
+import torch
 
 from fed3r_app import ledger, snapshots
 from fed3r_app.cli import main as fed3r
@@ -37,6 +38,7 @@ def dies_at(moment, folder, action):
     """
 
     def child():
+        torch.set_num_threads(1)  # a fork has none of the threads of its parent
         left = [moment]
 
         def watch(event, arguments):
