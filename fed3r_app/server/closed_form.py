@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from logging import INFO, WARNING
+from logging import WARNING
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.common.logger import log
@@ -14,7 +12,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fed3r_app.config import SECAGG, WITH_REPLACEMENT
-from fed3r_app.core import FeatureMap, Limits, RidgeStatistics
+from fed3r_app.core import FeatureMap, RidgeStatistics
 from fed3r_app.costs import (
     class_means_upload_bytes,
     statistics_flops,
@@ -22,25 +20,21 @@ from fed3r_app.costs import (
 )
 from fed3r_app.held_out import HeldOut
 from fed3r_app.ledger import Entry
-from fed3r_app.privacy import NORM, PrivacyBudget
+from fed3r_app.privacy import PrivacyBudget
 from fed3r_app.private_settings import DISTRIBUTED
 from fed3r_app.recorder import Recorder
 from fed3r_app.run_errors import RunError
 from fed3r_app.run_state import RunState
-from fed3r_app.secagg import SMALLEST_GROUP, FeatureGrid
+from fed3r_app.secagg import SMALLEST_GROUP
 from fed3r_app.server.private_release import CentralRelease, DistributedRelease
 from fed3r_app.server.session import Session
+from fed3r_app.server.strategy import feature_grid, make_strategy
 from fed3r_app.snapshots import Setting, Snapshot, check_settings
 from fed3r_app.wire import pack_feature_map, unpack_classifier
 from strategies import (
     Cohorts,
-    Fed3R,
-    FedNCM,
-    Release,
     Roster,
-    SecureAggregation,
     SecureCohorts,
-    SecureFedNCM,
     natural_key,
 )
 
@@ -62,76 +56,6 @@ class Solution:
     def classifier(self) -> tuple[Tensor, Tensor]:
         """W (d, C) and the classes present (C,)."""
         return unpack_classifier(self.arrays.to_numpy_ndarrays())
-
-
-def choose_feature_map(
-    session: Session, roster: Roster, earlier: Snapshot | None
-) -> FeatureMap:
-    """Return the map from backbone features to those of the statistics."""
-    config, d = session.config, session.backbone.dim
-    norm = NORM if config.dp_epsilon else 0.0
-    if config.method != "fed3r-rf":
-        return FeatureMap(d, intercept=config.fit_intercept, norm=norm)
-    if config.rf_sigma != "auto":
-        sigma = config.rf_sigma
-    elif earlier:
-        sigma = float(earlier.settings["rf_sigma"] or 0)
-    else:
-        assert roster.moments is not None
-        # The sums' last digits depend on the order of the replies; these don't.
-        sigma = float(f"{roster.moments.sigma():.6g}")
-        log(INFO, "rf-sigma = %g from the spread of the features", sigma)
-    return FeatureMap(d, config.rf_dim, sigma, config.seed, config.fit_intercept, norm)
-
-
-def feature_grid(session: Session, feature_map: FeatureMap) -> FeatureGrid:
-    """Return how features become integers under secure aggregation."""
-    config = session.config
-    return FeatureGrid.choose(
-        feature_map,
-        session.backbone.feature_range,
-        None if config.secagg_max_feature == "auto" else config.secagg_max_feature,
-        config.secagg_max_samples,
-    )
-
-
-def make_strategy(
-    session: Session,
-    roster: Roster,
-    cohorts: Cohorts,
-    feature_map: FeatureMap,
-    start: RidgeStatistics,
-    *,
-    class_means: bool = False,
-    eval_every: int = 0,
-    first_round: int = 1,
-    contributions: Mapping[str, str] | None = None,
-    release: Release | None = None,
-) -> Fed3R:
-    """Return a strategy with the settings of the run."""
-    config = session.config
-    kind: Callable[..., Fed3R] = FedNCM if class_means else Fed3R
-    if config.privacy == SECAGG:
-        kind = partial(
-            SecureFedNCM if class_means else SecureAggregation,
-            grid=feature_grid(session, feature_map),
-            threshold_share=config.secagg_threshold,
-        )
-    return kind(
-        roster,
-        cohorts,
-        start,
-        ridge_lambda=None if config.ridge_lambda == "auto" else config.ridge_lambda,
-        normalize=config.normalize_classes,
-        intercept=config.fit_intercept,
-        eval_every=eval_every,
-        first_round=first_round,
-        limits=Limits.of(
-            feature_map, session.backbone.feature_range, config.max_client_samples
-        ),
-        contributions=contributions,
-        release=release,
-    )
 
 
 class ClosedForm:

@@ -19,9 +19,9 @@ from fed3r_app.costs import (
 from fed3r_app.recorder import Recorder
 from fed3r_app.run_errors import RunError
 from fed3r_app.saved_model import SavedModel
-from fed3r_app.server.closed_form import make_strategy
 from fed3r_app.server.fine_tuning import FineTuning
 from fed3r_app.server.session import Session
+from fed3r_app.server.strategy import make_strategy
 from fed3r_app.wire import pack_arrays, pack_feature_map, unpack_classifier
 from strategies import Cohorts, Fed3R, Roster
 

@@ -15,8 +15,8 @@ from fed3r_app.ledger import ACCEPTED, REFUSED, Entry
 from fed3r_app.report import summary_table
 from fed3r_app.run_errors import RunError
 from fed3r_app.saved_run import SavedRun
-from fed3r_app.server.closed_form import make_strategy
 from fed3r_app.server.session import Session
+from fed3r_app.server.strategy import make_strategy
 from fed3r_app.wire import pack_feature_map
 from strategies import Cohorts, Reception, Roster, exchange
 

@@ -15,12 +15,7 @@ from fed3r_app.run_errors import RunError
 from fed3r_app.run_state import RunState
 from fed3r_app.saved_model import SavedModel, save_model
 from fed3r_app.server.client_accuracy import accuracy_at_clients
-from fed3r_app.server.closed_form import (
-    ClosedForm,
-    Solution,
-    absent_classes,
-    choose_feature_map,
-)
+from fed3r_app.server.closed_form import ClosedForm, Solution, absent_classes
 from fed3r_app.server.fine_tuning import FineTuning, Start
 from fed3r_app.server.probe import probe
 from fed3r_app.server.revision import revise
@@ -30,6 +25,7 @@ from fed3r_app.server.starts import (
     closed_form_start,
     random_start,
 )
+from fed3r_app.server.strategy import choose_feature_map
 from fed3r_app.snapshots import Snapshot
 from strategies import Roster
 
