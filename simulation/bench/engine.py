@@ -17,7 +17,7 @@ from PIL import Image
 from fed3r_app import client_app, server_app
 from simulation.bench.empty_app import empty
 from simulation.bench.flower_runs import FlowerRuns, Setting
-from simulation.bench.measure import threads, timed
+from simulation.bench.measure import announce, threads, timed
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 from simulation.inline_engine import default_run_config, run_inline
 
@@ -58,6 +58,7 @@ def _growth(rows: list[tuple[Cell, ...]]) -> Ratio:
 
 
 def _run_inline(folder: Path, num_clients: int) -> tuple[Cell, ...]:
+    announce(f"inline, K = {num_clients:,}: both apps")
     settings = {
         **default_run_config(_PROJECT / "pyproject.toml"),
         **_settings(folder, num_clients),

@@ -17,7 +17,7 @@ from fed3r_app.features import extract_features
 from simulation.bench.flower_runs import FlowerRuns, Setting
 from simulation.bench.image_folder import load_images, make_image_folder
 from simulation.bench.material import say_what_is_real
-from simulation.bench.measure import NUM_THREADS, threads, timed
+from simulation.bench.measure import NUM_THREADS, announce, threads, timed
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
 _EAGER_BATCH = 50
@@ -32,6 +32,7 @@ def run(options: Options) -> Result:
     with TemporaryDirectory() as name, threads():
         folder = make_image_folder(Path(name), options)
         dataset = load_images(folder)
+        announce("extraction, ours and eager")
         extraction, ratios = _compare_extraction(
             backbone, dataset.train, 50 if options.quick else 400
         )
@@ -97,6 +98,7 @@ def _compare_whole_run(
         for part in parts:
             extract_features(backbone, part, np.arange(len(part)), device=_CPU)
 
+    announce(f"forward pass of {number:,} images")
     _, bare = timed(forward)
     settings: dict[str, Setting] = {
         "dataset": "imagefolder",

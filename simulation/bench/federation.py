@@ -14,7 +14,7 @@ from typing import Any
 
 from fed3r_app import client_app, server_app
 from simulation.bench.material import INATURALIST
-from simulation.bench.measure import measure
+from simulation.bench.measure import announce, measure
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 from simulation.inline_engine import default_run_config, run_inline
 
@@ -27,6 +27,7 @@ _SECONDS, _GIGABYTES = 180.0, 2.0
 def run(options: Options) -> Result:
     """Run the federation once, in a process of its own."""
     K, dataset, sizes = _choose(options)
+    announce(f"{K:,} clients, {_PER_ROUND} a round")
     taken = measure(
         run_federation, dataset, str(sizes or ""), K, isolated=not options.quick
     )

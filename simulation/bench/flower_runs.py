@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-from simulation.bench.measure import NUM_THREADS, timed
+from simulation.bench.measure import NUM_THREADS, announce, timed
 from simulation.private_superlink import PrivateSuperLink
 
 _PROJECT = Path(__file__).parents[2]
@@ -54,11 +54,12 @@ class FlowerRuns:
 
     def fed3r(self, num_clients: int, settings: Mapping[str, Setting]) -> float:
         """Return the seconds of our app with some settings."""
-        return self._seconds("app", num_clients, settings)
+        return self._seconds("Fed3R", num_clients, settings)
 
     def _seconds(
         self, app: str, num_clients: int, settings: Mapping[str, Setting]
     ) -> float:
+        announce(f"flwr run, the {app} app, {num_clients:,} clients")
         output = self._root / "output.txt"
         values = " ".join(f"{k}={json.dumps(v)}" for k, v in settings.items())
         resources = f"init-args-num-cpus={NUM_THREADS} client-resources-num-cpus=1"
@@ -81,6 +82,6 @@ class FlowerRuns:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(_EMPTY_APP, self._root / "empty", ignore=ignored)
         for package in ("fed3r_app", "strategies", "clients"):
-            target = self._root / "app" / package
+            target = self._root / "Fed3R" / package
             shutil.copytree(_PROJECT / package, target, ignore=ignored)
-        shutil.copy(_PROJECT / "pyproject.toml", self._root / "app")
+        shutil.copy(_PROJECT / "pyproject.toml", self._root / "Fed3R")

@@ -6,6 +6,7 @@ import gc
 import os
 import platform
 import resource
+import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +21,7 @@ from threadpoolctl import threadpool_limits
 
 NUM_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
 _STATUS = Path("/proc/self/status")
+_BEGAN = time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,12 @@ class Measured:
     """Peak memory above what the process held before the call."""
     peak_bytes: int
     """Peak memory of the whole process, Python and torch included."""
+
+
+def announce(step: str) -> None:
+    """Say what is measured next: some steps take minutes."""
+    seconds = time.monotonic() - _BEGAN
+    print(f"[{seconds:5.0f} s] {step} ...", file=sys.stderr, flush=True)
 
 
 def best_seconds(function: Callable[[], object], repeats: int = 3) -> float:

@@ -27,6 +27,7 @@ from fed3r_app.data import load_dataset
 from fed3r_app.features import extract_features
 from fed3r_app.privacy import NORM, PrivacyBudget, secure_normals
 from simulation.bench.material import Features, load_features, say_what_is_real
+from simulation.bench.measure import announce
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
 _DELTA = 1e-5
@@ -68,6 +69,7 @@ def _columns() -> tuple[str, ...]:
 
 def _row(features: Features, method: str, times: int, draws: int) -> tuple[Cell, ...]:
     """Return the accuracies for so many times the samples."""
+    announce(f"{method}, {times * len(features.Z):,} samples")
     feature_map = FeatureMap(features.Z.shape[1], norm=NORM)
     once = RidgeStatistics.of(feature_map(features.Z), features.y, features.num_classes)
     sums = RidgeStatistics(times * once.A, times * once.b, times * once.counts)

@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 from fed3r_app.core import FeatureMap, RidgeStatistics, RunningSum, solve_ridge
 from fed3r_app.wire import count_bytes, pack_statistics, unpack_contribution
 from simulation.bench.material import Features, load_features, say_what_is_real
-from simulation.bench.measure import threads, timed
+from simulation.bench.measure import announce, threads, timed
 from simulation.bench.record_sizes import split_evenly
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
@@ -38,6 +38,7 @@ def run(options: Options) -> Result:
     with threads():
         for mean_size in (100, 13):  # CIFAR-100's hundred clients; iNaturalist's
             clients = split_evenly(features, len(features.y) // mean_size)
+            announce(f"both ways, {len(clients):,} clients")
             tables.append(_compare(features, clients, exact))
             _, theirs, ours = tables[-1].rows
             ratios += [

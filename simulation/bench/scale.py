@@ -18,7 +18,7 @@ from fed3r_app.core import (
 )
 from fed3r_app.wire import StatisticsBuilder, pack_statistics, unpack_contribution
 from simulation.bench.material import load_features, say_what_is_real
-from simulation.bench.measure import measure
+from simulation.bench.measure import announce, measure
 from simulation.bench.record_sizes import split_evenly
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
@@ -40,9 +40,11 @@ def _measure_clients(quick: bool) -> Table:
     many, d, num_classes = (2000, 128, 50) if quick else (100_000, 1280, 1203)
     rows: list[tuple[Cell, ...]] = []
     for form, n in (("factor", 1), ("factor", many // 10), ("factor", many)):
+        announce(f"statistics of {n:,} images, {form}")
         taken = measure(make_statistics, n, d, num_classes, form, isolated=not quick)
         per_image = 1e3 * taken.value / n
         rows.append((f"{form}, {n:,}", taken.value, taken.extra_bytes / 1e6, per_image))
+    announce(f"statistics of {many:,} images, dense")
     taken = measure(make_statistics, many, d, num_classes, "dense", isolated=not quick)
     per_image = 1e3 * taken.value / many
     rows.append((f"dense, {many:,}", taken.value, taken.extra_bytes / 1e6, per_image))
@@ -69,6 +71,7 @@ def make_statistics(n: int, d: int, num_classes: int, form: str) -> float:
 def _measure_random_features(options: Options) -> tuple[Table, Ratio]:
     """Return the steps of a run with random features, and its peak memory."""
     D, limit = (500, 1000) if options.quick else (10_000, None)
+    announce(f"100 clients, D = {D:,}")
     taken = measure(
         run_random_features, options.data, D, limit, isolated=not options.quick
     )

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord
 from fed3r_app.core import FeatureMap, Limits, RidgeStatistics, RunningSum
 from fed3r_app.wire import pack_statistics, unpack_contribution, unpack_statistics
 from simulation.bench.material import INATURALIST, say_what_is_real
-from simulation.bench.measure import Measured, measure
+from simulation.bench.measure import Measured, announce, measure
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
 _DIM = 1280
@@ -26,7 +26,9 @@ def run(options: Options) -> Result:
     stream = sizes[:100] if options.quick else sizes
     alone = not options.quick
     few = sizes[:20] if options.quick else sizes[:300]  # the rate of dense is constant
+    announce(f"folding the factors of {len(stream):,} clients")
     folded = measure(fold_factors, stream.tolist(), d, num_classes, isolated=alone)
+    announce(f"adding the dense uploads of {len(few):,} clients")
     unpacked = measure(add_dense, few.tolist(), d, num_classes, isolated=alone)
     added = measure(add_ready_matrices, len(few), d, num_classes, isolated=alone)
     ways = {

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics, select_lambda, solve_ridge
-from simulation.bench.measure import Measured, best_seconds, measure, threads
+from simulation.bench.measure import Measured, announce, best_seconds, measure, threads
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
 _LAMBDA = 1.0
@@ -23,6 +23,7 @@ def run(options: Options) -> Result:
     rows: list[tuple[Cell, ...]] = []
     ratios: list[Ratio] = []
     for d, num_classes in sizes:
+        announce(f"Cholesky, LU and GCV, d = {d:,}, C = {num_classes:,}")
         ways = {
             "Cholesky": measure(solve, d, num_classes, isolated=alone),
             "LU": measure(solve_by_lu, d, num_classes, isolated=alone),
@@ -96,6 +97,7 @@ def draw_statistics(d: int, num_classes: int) -> RidgeStatistics:
 def _compare_updates(d: int, quick: bool) -> tuple[Table, list[Ratio]]:
     """Return solving anew against updating the solution, by rows of a round."""
     num_classes, repeats = (20, 1) if quick else (2028, 3)
+    announce(f"solving again after a round, d = {d:,}")
     stats = draw_statistics(d, num_classes)
     A = stats.A.clone()
     A.diagonal().add_(_LAMBDA)

@@ -19,7 +19,7 @@ from simulation.bench.material import (
     load_features,
     say_what_is_real,
 )
-from simulation.bench.measure import best_seconds, threads
+from simulation.bench.measure import announce, best_seconds, threads
 from simulation.bench.record_sizes import UPLOADS, Upload, split_evenly
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
@@ -55,6 +55,7 @@ def _count_bytes(options: Options, ratios: list[Ratio]) -> Table:
     """Return total bytes by federation, d and form; note the ratios."""
     rows: list[tuple[Cell, ...]] = []
     for federation in FEDERATIONS:
+        announce(f"bytes of {federation.name}")
         sizes, num_classes = federation.sizes(options.data), federation.num_classes
         for d in (1280, 10_000):
             dense = _DENSE.total_bytes(d, num_classes, _worst(sizes, num_classes))
@@ -109,6 +110,7 @@ def _compare_solutions(options: Options, ratios: list[Ratio]) -> Table:
     W = solve_ridge(exact, _PAPER_LAMBDA)
     rows: list[tuple[Cell, ...]] = []
     for upload in UPLOADS:
+        announce(f"solution over the wire, {upload.form} at {upload.dtype}")
         W_upload = _solve_over_the_wire(features, clients, upload)
         error = float((W_upload - W).norm() / W.norm())
         same = _agreement(features, W, W_upload)
