@@ -93,7 +93,7 @@ class _Sums:
     def of(cls, contribution: Contribution, dtype: torch.dtype) -> _Sums:
         if isinstance(contribution, StatisticsFactor):
             R, counts = contribution.R, contribution.counts.to(torch.float64)
-            diagonal, b_transposed = (R * R).sum(dim=0), contribution.S.T @ R
+            diagonal, b_transposed = (R * R).sum(dim=0), contribution.class_sums
         else:
             present = contribution.counts > 0
             diagonal = contribution.A.diagonal()

@@ -8,7 +8,7 @@ feature rows inside R when a leading column is zero or dependent on others.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 import scipy.linalg
@@ -55,11 +55,19 @@ class StatisticsFactor:
         """Number of samples."""
         return int(self.counts.sum())
 
+    @cached_property
+    def class_sums(self) -> Tensor:
+        """The sums of the classes present, S'R = b[:, classes]', (C_k, d).
+
+        Kept, since a contribution is checked by them before it is counted.
+        """
+        return self.S.T @ self.R
+
     def statistics(self) -> RidgeStatistics:
         """Return the statistics in full: A = R'R, b = R'S."""
         stats = RidgeStatistics.zeros(self.d, self.num_classes, self.R.device)
         mirror_upper(stats.A.addmm_(self.R.T, self.R))
-        stats.b[:, self.classes] = self.R.T @ self.S
+        stats.b[:, self.classes] = self.class_sums.T
         stats.counts[self.classes] = self.counts
         return stats
 

@@ -68,9 +68,8 @@ class RunningSum:
 
     def _add_factor(self, factor: StatisticsFactor) -> None:
         device = self._A.device
-        R, S = factor.R.to(device), factor.S.to(device)
-        classes = factor.classes.to(device)
-        self._b_transposed.index_add_(0, classes, S.T @ R)
+        R, classes = factor.R.to(device), factor.classes.to(device)
+        self._b_transposed.index_add_(0, classes, factor.class_sums.to(device))
         self._counts.index_add_(0, classes, factor.counts.to(device))
         self._waiting.append(R)
         self._waiting_rows += len(R)
