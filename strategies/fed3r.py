@@ -88,6 +88,8 @@ class Fed3R(Strategy):
         The penalty of the last solution; None before the first.
     rounds_run : int
         Rounds so far.
+    upload_bytes, download_bytes : int
+        Bytes of all replies and questions so far.
     on_round : callable or None
         Called after each round with its number, its metrics and its evaluation.
     on_reply : callable or None
@@ -117,6 +119,7 @@ class Fed3R(Strategy):
         self.cohorts = cohorts
         self.ridge_lambda: float | None = None
         self.rounds_run = 0
+        self.upload_bytes = self.download_bytes = 0
         self._fixed_lambda = ridge_lambda
         self._normalize = normalize
         self._intercept = intercept
@@ -132,7 +135,7 @@ class Fed3R(Strategy):
         self._release = release
         self._released: RidgeStatistics | None = None
         self._cohort: list[str] = []
-        self._download_bytes = 0
+        self._reported_up = self._reported_down = 0
 
     def solve(self, stats: RidgeStatistics) -> Tensor:
         """Return the classifier W (d, C) of the statistics."""
@@ -183,33 +186,38 @@ class Fed3R(Strategy):
         """Fold the replies into the sum as they come; return what came."""
         clients = {self.roster.nodes[client]: client for client in self._cohort}
         silent = set(self._cohort)
-        upload_bytes, last_progress = 0, time.monotonic()
+        last_progress = time.monotonic()
         for reply in replies:
             node = reply.metadata.src_node_id
             client = clients.get(node) or self.roster.client_of(node)
             if client is not None:
                 silent.discard(client)
-                upload_bytes += self._fold(client, reply)
+                self._fold(client, reply)
             if time.monotonic() - last_progress > _PROGRESS_SECONDS:
                 last_progress = time.monotonic()
                 self._log_progress(server_round)
         for client in sorted(silent):
             log(WARNING, "Client %s did not reply", client)
         self.cohorts.close_round(self._cohort)
-        return None, self.round_metrics(upload_bytes)
+        return None, self.round_metrics()
 
-    def round_metrics(self, upload_bytes: int) -> MetricRecord:
+    @property
+    def num_examples(self) -> int | None:
+        """How many samples are counted; None where that must not be told."""
+        return self._sum.n if self._release is None else None
+
+    def round_metrics(self) -> MetricRecord:
         """Return what a round came to."""
         metrics = MetricRecord(
             {
                 "clients-counted": len(self.cohorts.counted),
-                "upload-bytes": upload_bytes,
-                "download-bytes": self._download_bytes,
+                "upload-bytes": self.upload_bytes - self._reported_up,
+                "download-bytes": self._take_download_bytes(),
             }
         )
-        if self._release is None:
-            metrics["num-examples"] = self._sum.n
-        self._download_bytes = 0
+        self._reported_up = self.upload_bytes
+        if self.num_examples is not None:
+            metrics["num-examples"] = self.num_examples
         return metrics
 
     def configure_evaluate(
@@ -222,10 +230,9 @@ class Fed3R(Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the counts added up over clients; they are never averaged."""
-        metrics = add_evaluations(replies)
+        metrics, down = add_evaluations(replies), self._take_download_bytes()
         if metrics is not None:
-            metrics["download-bytes"] = self._download_bytes
-        self._download_bytes = 0
+            metrics["download-bytes"] = down
         return metrics
 
     def train_round(
@@ -310,19 +317,25 @@ class Fed3R(Strategy):
         content = RecordDict({"arrays": arrays, "config": config})
         size = count_bytes(content)
         for client in clients:
-            self._download_bytes += size
+            self.download_bytes += size
             yield Message(
                 content,
                 dst_node_id=self.roster.nodes[client],
                 message_type=message_type,
             )
 
-    def _fold(self, client: str, reply: Message) -> int:
-        """Add a client's statistics to the sum, once; return the bytes they took."""
+    def _take_download_bytes(self) -> int:
+        """Return the bytes of the questions since the last call."""
+        before, self._reported_down = self._reported_down, self.download_bytes
+        return self.download_bytes - before
+
+    def _fold(self, client: str, reply: Message) -> None:
+        """Add a client's statistics to the sum, once."""
         if reply.has_error():
             self._fail(Entry(client, FAILED, reason=printable(reply.error.reason)))
-            return 0
-        size, digest = count_bytes(reply.content), ""
+            return
+        self.upload_bytes += count_bytes(reply.content)
+        digest = ""
         try:
             digest = read_digest(reply.content)
             record = reply.content.array_records.get("arrays", ArrayRecord())
@@ -330,15 +343,14 @@ class Fed3R(Strategy):
         except ValueError as error:
             reason = printable(f"its statistics were refused: {error}")
             self._fail(Entry(client, REFUSED, digest, reason=reason))
-            return size
+            return
         if client in self.contributions:
             self._pass_over(client, digest)
-            return size
+            return
         self._note(Entry(client, ACCEPTED, digest, contribution.n), record)
         self._sum.add(contribution)
         self.contributions[client] = digest
         self.cohorts.count(client)
-        return size
 
     def _pass_over(self, client: str, digest: str) -> None:
         """Note a reply of a client that is counted: nobody is counted twice."""

@@ -151,7 +151,6 @@ class SecureAggregation(Fed3R):
         self._shared_noise = release
         self._grid = grid
         self._threshold_share = threshold_share
-        self._upload_bytes = 0
 
     def statistics(self) -> RidgeStatistics:
         """Return the sum so far; random features were sent as plain cosines."""
@@ -166,7 +165,7 @@ class SecureAggregation(Fed3R):
         timeout: float,
     ) -> MetricRecord:
         """Ask the round's groups the four questions; return what came."""
-        self._cohort, self._upload_bytes = self.cohorts.draw(), 0
+        self._cohort = self.cohorts.draw()
         groups = [self._new_group(clients) for clients in self.cohorts.groups]
         sizes = ", ".join(str(len(group.clients)) for group in groups)
         log(INFO, "round %d: groups of %s clients", server_round, sizes)
@@ -176,7 +175,7 @@ class SecureAggregation(Fed3R):
         for group in groups:
             self._fold_group(group)
         self.cohorts.close_round(self._cohort)
-        return self.round_metrics(self._upload_bytes)
+        return self.round_metrics()
 
     def _new_group(self, clients: list[str]) -> Group:
         threshold = group_threshold(len(clients), self._threshold_share)
@@ -216,14 +215,14 @@ class SecureAggregation(Fed3R):
     ) -> Iterator[Message]:
         for node, (group, i) in members.items():
             content = stage.question(group, i, config)
-            self._download_bytes += count_bytes(content)
+            self.download_bytes += count_bytes(content)
             yield Message(content, dst_node_id=node, message_type=stage.message_type)
 
     def _take(self, stage: _Stage, group: Group, i: int, reply: Message) -> None:
         if reply.has_error():
             self._drop(group.clients[i], printable(reply.error.reason))
             return
-        self._upload_bytes += count_bytes(reply.content)
+        self.upload_bytes += count_bytes(reply.content)
         try:
             stage.take(group, i, reply.content)
         except ValueError as error:

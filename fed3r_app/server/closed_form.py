@@ -13,11 +13,6 @@ from torch import Tensor
 
 from fed3r_app.config import SECAGG, WITH_REPLACEMENT
 from fed3r_app.core import FeatureMap, RidgeStatistics
-from fed3r_app.costs import (
-    class_means_upload_bytes,
-    statistics_flops,
-    statistics_upload_bytes,
-)
 from fed3r_app.held_out import HeldOut
 from fed3r_app.ledger import Entry
 from fed3r_app.privacy import PrivacyBudget
@@ -28,6 +23,7 @@ from fed3r_app.run_state import RunState
 from fed3r_app.secagg import SMALLEST_GROUP
 from fed3r_app.server.private_release import CentralRelease, DistributedRelease
 from fed3r_app.server.session import Session
+from fed3r_app.server.statistics_costs import StatisticsCosts
 from fed3r_app.server.strategy import feature_grid, make_strategy
 from fed3r_app.snapshots import Setting, Snapshot, check_settings
 from fed3r_app.wire import pack_feature_map, unpack_classifier
@@ -112,13 +108,10 @@ class ClosedForm:
             release=self.release,
         )
         self._held_out: HeldOut | None = session.held_out(feature_map)
-        self._num_samples = start.n
-        self._num_counted = len(self.cohorts.counted)
-        self._flops_per_sample = statistics_flops(
-            1, feature_map.dim, session.num_classes, session.forward_flops
-        )
+        counted = len(self.cohorts.counted)
+        self._costs = StatisticsCosts(session, feature_map, recorder, counted, start.n)
         self._last_saved, self._save_seconds = time.monotonic(), 0.0
-        self._num_saved = self._num_counted
+        self._num_saved = counted
 
     def run(self, grid: Grid) -> Solution | None:
         """Ask the clients; return the classifier, or None if nobody was counted."""
@@ -147,9 +140,7 @@ class ClosedForm:
         accuracy = evaluations[max(evaluations)].get("accuracy")
         stats = self._strategy.statistics()
         # With differential privacy the number of samples is known only now.
-        self._recorder.add_costs(
-            flops=self._flops_per_sample * (stats.n - self._num_samples)
-        )
+        self._costs.count_samples(stats.n)
         return Solution(
             arrays=result.arrays,
             feature_map=self._map,
@@ -297,22 +288,11 @@ class ClosedForm:
     def _on_round(
         self, number: int, metrics: MetricRecord, evaluation: MetricRecord | None
     ) -> None:
-        counted, up, down = (
-            int(metrics[key])  # type: ignore[arg-type]
-            for key in ("clients-counted", "upload-bytes", "download-bytes")
-        )
-        # Missing with differential privacy.
-        samples = int(metrics.get("num-examples", 0))  # type: ignore[arg-type]
-        self._recorder.add_costs(
-            up=up,
-            down=down,
-            paper_up=self._paper_bytes(counted - self._num_counted),
-            flops=self._flops_per_sample * (samples - self._num_samples),
-        )
-        self._num_counted, self._num_samples = counted, samples
+        self._costs.count(self._strategy)
         evaluated = {k.replace("-", "_"): v for k, v in (evaluation or {}).items()}
-        if "num-examples" in metrics:
-            evaluated["num_samples"] = samples
+        if "num-examples" in metrics:  # not with differential privacy
+            evaluated["num_samples"] = metrics["num-examples"]
+        counted = metrics["clients-counted"]
         self._recorder.end_round({"clients_counted": counted, **evaluated})
         self._save_now_and_then()
 
@@ -327,11 +307,6 @@ class ClosedForm:
         everybody = self._state.expected.union(roster.clients, self.cohorts.clients)
         self._recorder.set_clients(len(everybody))
         return newcomers
-
-    def _paper_bytes(self, clients: int) -> int:
-        means_only = self._session.config.method == "fedncm"
-        upload = class_means_upload_bytes if means_only else statistics_upload_bytes
-        return upload(self._map.dim, self._session.num_classes, clients)
 
     def _save_now_and_then(self) -> None:
         pause = max(_SNAPSHOT_SECONDS, self._save_seconds / _SNAPSHOT_SHARE)
@@ -353,6 +328,7 @@ class ClosedForm:
     def _save_snapshot(self) -> None:
         """Save the sums so far, with who is in them."""
         began = time.monotonic()
+        self._costs.count(self._strategy)
         snapshot = Snapshot(
             self._strategy.statistics(),
             self._contributions(),

@@ -7,7 +7,6 @@ from logging import INFO
 
 from flwr.common.logger import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap, RidgeStatistics
@@ -72,7 +71,7 @@ def probe(
         timeout=config.round_timeout,
         train_config=session.question(pack_feature_map(feature_map)),
     )
-    _add_costs(recorder, session, strategy, result)
+    _add_costs(recorder, session, strategy)
     if cohorts.missing:
         raise RunError(
             f"The probe counted {len(cohorts.counted)} of {len(cohorts.clients)} "
@@ -84,17 +83,14 @@ def probe(
     return Probed(W, present, feature_map, strategy.ridge_lambda, accuracy)
 
 
-def _add_costs(
-    recorder: Recorder, session: Session, strategy: Fed3R, result: Result
-) -> None:
+def _add_costs(recorder: Recorder, session: Session, strategy: Fed3R) -> None:
     """Add what the probe sent and computed to the run's costs."""
-    for metrics in result.train_metrics_clientapp.values():
-        up, down = int(metrics["upload-bytes"]), int(metrics["download-bytes"])  # type: ignore[arg-type]
-        recorder.add_costs(up=up, down=down)
     stats = strategy.statistics()
     shape, counted = (stats.d, stats.num_classes), len(strategy.cohorts.counted)
     backbone = sum(value.numel() for value in session.backbone.module.parameters())
     recorder.add_costs(
+        up=strategy.upload_bytes,
+        down=strategy.download_bytes,
         paper_up=statistics_upload_bytes(*shape, counted),
         paper_down=backbone_download_bytes(backbone, counted),
         flops=statistics_flops(stats.n, *shape, session.forward_flops),

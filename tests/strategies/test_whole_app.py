@@ -257,6 +257,34 @@ def test_a_client_that_stays_away_is_named_and_can_be_asked_later(run, tmp_path,
     assert [json.loads(line)["round"] for line in rounds] == [1, 2, 3, 4, 5, 6]
 
 
+def test_the_costs_of_a_round_that_was_interrupted_are_not_lost(run):
+    def interrupt_at_last(nodes):
+        good, asked = nodes[1007], []
+
+        def node(message):
+            if "statistics" not in message.metadata.message_type:
+                return good(message)
+            asked.append(message)
+            if len(asked) > 1:  # the others have replied, and are counted
+                raise KeyboardInterrupt
+            return None
+
+        nodes[1007] = node
+
+    together = {"clients_per_round": 10}
+    whole = summary(run(10, **together, run_name="whole").parent / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run(10, change_nodes=interrupt_at_last, **together)
+    directory = run(10, **together, resume=True)
+    assert_is(directory, pooled())
+    resumed = summary(directory)
+    for key in ("rounds", "paper_upload_bytes", "flops_per_client"):
+        assert resumed[key] == pytest.approx(whole[key])
+    # Ten say hello twice, and one is asked twice.
+    for key in ("upload_bytes", "download_bytes"):
+        assert whole[key] < resumed[key] < 1.2 * whole[key]
+
+
 def test_a_finished_run_can_be_resumed_to_no_effect(run):
     before = summary(run(4))
     after = summary(run(4, resume=True))
