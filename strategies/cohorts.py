@@ -63,6 +63,10 @@ class Cohorts:
             self.clients[i] for i in order if self.clients[i] not in self.counted
         )
         self._open = set(self._queue)  # neither counted nor given up
+        # More are counted than whole rounds can have brought: one was interrupted, and
+        # goes on with the rest of its clients.
+        begun = len(self.counted) - rounds * self._per_round
+        self._rest = self._per_round - begun if 0 < begun < self._per_round else 0
         for _ in range(rounds if with_replacement else 0):
             self._draw_of_all()
 
@@ -83,7 +87,10 @@ class Cohorts:
     @property
     def rounds_ahead(self) -> int:
         """How many rounds it takes from here if nobody fails or is drawn again."""
-        return -(-len(self._open) // self._per_round) if self._open else 0
+        if not self._open:
+            return 0
+        after = max(len(self._open) - self._rest, 0)
+        return bool(self._rest) + -(-after // self._per_round)
 
     @property
     def out_of_rounds(self) -> bool:
@@ -130,7 +137,7 @@ class Cohorts:
                     self._queue.append(client)
 
     def _deal(self) -> list[str]:
-        size = min(self._per_round, len(self._queue))
+        size, self._rest = min(self._rest or self._per_round, len(self._queue)), 0
         return [self._queue.popleft() for _ in range(size)]
 
     def _draw_of_all(self) -> list[str]:

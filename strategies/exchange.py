@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 # Flower's simulation scans every stored message for every node, again and again: more
 # messages at once than this make it slower, not faster.
 IN_FLIGHT = 32
+_LONGEST_REASON = 500
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _IDLE_PAUSE = 0.02, 1.0, 0.2
 _END = object()
 
@@ -80,3 +81,9 @@ def _in_its_name(reply: Message, question: Message) -> Message:
     reason = reply.error.reason if reply.has_error() else "another node replied"
     error = Error(ErrorCode.NODE_UNAVAILABLE, reason)
     return Message(error, reply_to=question)
+
+
+def printable(words: str | None) -> str:
+    """Return a peer's words for the log: on one line, and no novel."""
+    line = "".join(c if c.isprintable() else " " for c in words or "").strip()
+    return line[:_LONGEST_REASON] or "no reason given"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from logging import INFO, WARNING
 from typing import Protocol
 
@@ -29,12 +30,11 @@ from fed3r_app.wire import (
 )
 from strategies.client_evaluation import EVALUATION, add_evaluations
 from strategies.cohorts import Cohorts
-from strategies.exchange import exchange
+from strategies.exchange import exchange, printable
 from strategies.roster import Roster
 
 STATISTICS = "train.statistics"
 _PROGRESS_SECONDS = 5.0
-_LONGEST_REASON = 500
 OnRound = Callable[[int, MetricRecord, MetricRecord | None], None]
 OnReply = Callable[[Entry, ArrayRecord | None], None]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -130,6 +130,7 @@ class Fed3R(Strategy):
         self.on_reply: OnReply | None = None
         self.find_newcomers: Callable[[], Iterable[str]] | None = None
         self._sum = RunningSum(start)
+        self._is_changing = False
         self._space = (start.d, start.num_classes)
         self._limits = limits or Limits()
         self._release = release
@@ -147,16 +148,31 @@ class Fed3R(Strategy):
 
     @property
     def may_be_told(self) -> bool:
-        """Whether ``statistics`` can be had without spending the privacy budget."""
-        return self._release is None or self._released is not None
+        """Whether ``statistics`` are whole, and cost no privacy budget."""
+        is_free = self._release is None or self._released is not None
+        return is_free and not self._is_changing
 
     def statistics(self) -> RidgeStatistics:
         """Return the sum so far; with differential privacy, its only release."""
+        if self._released is not None:
+            return self._released
+        with self.changing_sum():
+            stats = self._sum.value()
         if self._release is None:
-            return self._sum.value()
-        if self._released is None:
-            self._released = self._release(self._sum.value())
+            return stats
+        self._released = self._release(stats)
         return self._released
+
+    @contextmanager
+    def changing_sum(self) -> Iterator[None]:
+        """Change the sum, and who is in it, as a whole or not at all.
+
+        A signal may end the process between any two steps. What is left half-done then
+        is not to be saved: the last snapshot is whole.
+        """
+        self._is_changing = True
+        yield
+        self._is_changing = False
 
     def classifier(self) -> ArrayRecord:
         """Return the record of the classifier of the sum so far."""
@@ -348,9 +364,10 @@ class Fed3R(Strategy):
             self._pass_over(client, digest)
             return
         self._note(Entry(client, ACCEPTED, digest, contribution.n), record)
-        self._sum.add(contribution)
-        self.contributions[client] = digest
-        self.cohorts.count(client)
+        with self.changing_sum():
+            self._sum.add(contribution)
+            self.contributions[client] = digest
+            self.cohorts.count(client)
 
     def _pass_over(self, client: str, digest: str) -> None:
         """Note a reply of a client that is counted: nobody is counted twice."""
@@ -375,9 +392,3 @@ class Fed3R(Strategy):
     def _log_progress(self, server_round: int) -> None:
         counted, total = len(self.cohorts.counted), len(self.cohorts.clients)
         log(INFO, "round %d: %d of %d clients counted", server_round, counted, total)
-
-
-def printable(words: str | None) -> str:
-    """Return a peer's words for the log: on one line, and no novel."""
-    line = "".join(c if c.isprintable() else " " for c in words or "").strip()
-    return line[:_LONGEST_REASON] or "no reason given"

@@ -25,8 +25,8 @@ from fed3r_app.secagg import (
 from fed3r_app.secagg.grid import vector_length
 from fed3r_app.shared_noise import round_counts
 from fed3r_app.wire import count_bytes, secure
-from strategies.exchange import exchange
-from strategies.fed3r import Fed3R, Release, printable
+from strategies.exchange import exchange, printable
+from strategies.fed3r import Fed3R, Release
 from strategies.fedncm import FedNCM
 from strategies.roster import Roster
 from strategies.secure_cohorts import SecureCohorts
@@ -261,12 +261,13 @@ class SecureAggregation(Fed3R):
         clients = [group.clients[i] for i in sorted(group.survivors)]
         for client in clients:
             self._note(Entry(client, ACCEPTED, what))
-        if self._shared_noise:
-            self._shared_noise.count_group(len(clients), group.threshold)
-        self._sum.add(stats)
-        for client in clients:
-            self.contributions[client] = what
-            self.cohorts.count(client)
+        with self.changing_sum():
+            if self._shared_noise:
+                self._shared_noise.count_group(len(clients), group.threshold)
+            self._sum.add(stats)
+            for client in clients:
+                self.contributions[client] = what
+                self.cohorts.count(client)
 
     def _unmask(self, group: Group) -> RidgeStatistics:
         """Return the exact statistics of a group's survivors, or with their noise."""
