@@ -45,16 +45,15 @@ def run(options: Options) -> Result:
 
 
 def _growth(rows: list[tuple[Cell, ...]]) -> Ratio:
-    """Return how our time for one more client grows from few clients to many.
+    """Return how our time grows between the two largest numbers of clients.
 
-    The slope between neighbouring sizes: what a run costs once drops out.
+    1 where it is linear in K, the ratio of the two numbers where it is quadratic.
+    Smaller numbers say nothing: what a run costs once is most of their time.
     """
-    ours = [float(row[5] or 0) for row in rows]
-    clients = [float(row[1] or 0) for row in rows]
-    slopes = np.diff(ours) / np.diff(clients)
-    engine, first, last = rows[0][0], float(slopes[0]), float(slopes[-1])
-    name = f"{engine}: ms for one more client, most / few"
-    return Ratio(name, last / first if first > 0 else float("nan"))
+    (engine, fewer, *_), (_, most, *_) = rows[-2:]
+    before, after = (float(row[5] or 0) for row in rows[-2:])
+    growth = after / before / (float(most or 0) / float(fewer or 1))
+    return Ratio(f"{engine}: ours at K = {most:,} / {fewer:,}, linear = 1", growth)
 
 
 def _run_inline(folder: Path, num_clients: int) -> tuple[Cell, ...]:
