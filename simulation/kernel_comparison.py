@@ -6,6 +6,7 @@ or not. As the number D of random features grows, Fed3R-RF comes to the exact ke
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,6 +37,7 @@ from fed3r_app.run_directory import RunDirectory
 from fed3r_app.saved_model import load_model, saved_backbone
 
 _CHUNK = 2048
+_MATRICES = 3  # of n x n: the kernel, its factor, and one in passing
 Progress = Callable[[int, int], None]
 
 
@@ -152,6 +154,7 @@ def load_subset(run_dir: Path, config: Config, per_class: int) -> Subset:
     else:
         read = partial(cached_features, backbone, device=device, cache_dir=cache_dir())
     rows = choose_rows(dataset.train.labels, per_class, config.seed)
+    check_fits(len(rows))
     return Subset(
         read(dataset.train, rows, dtype=config.extract_dtype),
         _labels(dataset.train, rows),
@@ -172,6 +175,26 @@ def choose_rows(
         shuffled[labels[shuffled] == label][:per_class] for label in np.unique(labels)
     ]
     return np.sort(np.concatenate(parts))
+
+
+def check_fits(num_images: int, memory: int | None = None) -> None:
+    """Raise if the exact kernel of so many images takes more bytes than there are.
+
+    Parameters
+    ----------
+    num_images : int
+        n; the kernel is n x n.
+    memory : int or None
+        None asks the system.
+    """
+    if memory is None:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed = _MATRICES * 8 * num_images**2
+    if needed > memory:
+        raise ValueError(
+            f"per-class must be smaller: the exact kernel of {num_images:,} images "
+            f"takes {needed / 1e9:.0f} GB, and there are {memory / 1e9:.0f}."
+        )
 
 
 def _labels(images: ImageSet, rows: NDArray[np.int64]) -> Tensor:

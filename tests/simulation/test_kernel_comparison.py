@@ -11,6 +11,7 @@ from fed3r_app.config import Config
 from fed3r_app.core import FeatureMoments, RandomFeatures, RidgeStatistics, solve_ridge
 from simulation.inline_engine import default_run_config, run_inline
 from simulation.kernel_comparison import (
+    check_fits,
     Subset,
     choose_rows,
     compare_with_kernel,
@@ -105,3 +106,11 @@ def test_many_random_features_come_to_the_kernel(subset):
     exact = kernel_accuracy(subset, sigma, 0.1)
     near = [random_features_accuracy(subset, 20_000, sigma, 0.1, s) for s in (0, 1)]
     assert near == pytest.approx([exact, exact], abs=0.02)
+
+
+def test_a_kernel_that_does_not_fit_is_refused_before_anything_is_extracted():
+    check_fits(1000, memory=24_000_000)
+    with pytest.raises(ValueError, match=r"1,001 images takes 0 GB, and there are 0"):
+        check_fits(1001, memory=24_000_000)
+    with pytest.raises(ValueError, match=r"exact kernel of 10,000,000 images"):
+        check_fits(10_000_000)
