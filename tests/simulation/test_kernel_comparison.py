@@ -11,8 +11,8 @@ from fed3r_app.config import Config
 from fed3r_app.core import FeatureMoments, RandomFeatures, RidgeStatistics, solve_ridge
 from simulation.inline_engine import default_run_config, run_inline
 from simulation.kernel_comparison import (
-    check_fits,
     Subset,
+    check_fits,
     choose_rows,
     compare_with_kernel,
     kernel_accuracy,
