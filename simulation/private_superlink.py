@@ -18,7 +18,6 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from fed3r_app.superlink import COMPLETED, SuperLink
@@ -77,12 +76,7 @@ class PrivateSuperLink:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     @property

@@ -7,7 +7,6 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from simulation.bench.measure import NUM_THREADS, announce, timed
 from simulation.private_superlink import PrivateSuperLink
@@ -35,13 +34,8 @@ class FlowerRuns:
         self._superlink.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._superlink.__exit__(kind, error, traceback)
+    def __exit__(self, *error: object) -> None:
+        self._superlink.stop()
         shutil.rmtree(self._root, ignore_errors=True)
 
     def empty(self, num_clients: int, per_round: int) -> float:

@@ -7,7 +7,6 @@ import os
 from collections import deque
 from collections.abc import Iterable
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Protocol
 
 from simulation.runner.tasks import Task
@@ -60,12 +59,7 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         workers = [*self._idle, *(worker for worker, _ in self._busy.values())]
         for worker in workers:
             worker.process.terminate()

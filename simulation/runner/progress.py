@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
@@ -61,12 +60,7 @@ class Display:
             self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._progress.stop()
 
     def started(self, task: Task) -> None:
