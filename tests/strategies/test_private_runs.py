@@ -183,6 +183,7 @@ def test_with_hardly_any_noise_it_is_the_plain_solution(run, settings):
         ({"resume": True, "run-name": "x"}, "resume must be False .* budget again"),
         ({"eval-every": 1}, "eval-every must be 'auto' or 0 with dp-epsilon, got 1"),
         ({"dataset": "local"}, "labels must name all classes with dp-epsilon, got ''"),
+        ({"dataset": "local", "labels": " ,"}, "dp-epsilon, got ' ,'"),
         ({"dp-delta": 1.0}, "dp-delta must be below 1, got 1.0"),
         ({"dp-delta": 0.0}, "dp-delta must be a number > 0"),
         ({"dp-epsilon": -1.0}, "dp-epsilon must be a number >= 0"),
