@@ -67,6 +67,18 @@ def test_fewer_survivors_than_the_noise_is_for_are_never_unmasked(run):
         release.count_group(5, 6)
 
 
+def test_nobody_is_in_a_second_sum_where_the_first_may_still_be_unmasked(run):
+    """Three of five don't hear the last question; an answer may yet come late."""
+    unheard = {(client, "query.unmask") for client in (0, 1, 2)}
+
+    def silent(client, kind):
+        return "unheard" if (client, kind) in unheard else False
+
+    with pytest.raises(RunError, match=r"0 of 5 clients were counted"):
+        run(5, silent, **PRIVATE)
+    assert len(run.grid.of("query.keys")) == 5
+
+
 def test_each_group_has_noise_enough_of_its_own(run, plain):
     outcome = run(20, **PRIVATE)
     assert outcome.summary["differential_privacy"]["sigma"] == pytest.approx(
