@@ -256,7 +256,9 @@ class SecureAggregation(Fed3R):
             reason = f"its group's sum was refused: {failure}"
             self._abandon(group, reason, lost=group.survivors)
             return
-        if self._sum.n + stats.n > self._grid.max_samples:
+        # A noisy n proves nothing, and the budget is spent.
+        exact = self._shared_noise is None
+        if exact and self._sum.n + stats.n > self._grid.max_samples:
             raise RunError(
                 "secagg-max-samples must be at least the number of all clients' "
                 f"images, {self._sum.n + stats.n} so far, got "

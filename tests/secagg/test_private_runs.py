@@ -89,6 +89,11 @@ def test_each_group_has_noise_enough_of_its_own(run, plain):
     )
 
 
+def test_a_noisy_number_of_images_ends_no_run_whose_budget_is_spent(run):
+    outcome = run(5, secagg_max_samples=500, **PRIVATE)  # 1442 in all, 289 at a client
+    assert outcome.summary["clients_counted"] == 5
+
+
 def test_digits_are_classified_well(run):
     accuracies = [
         run(10, dp_epsilon=8.0, dp_mode="distributed", ridge_lambda="auto", run_name=n)
