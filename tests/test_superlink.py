@@ -15,6 +15,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fed3r_app.certificates import make_certificates
 from fed3r_app.cli import main
+from fed3r_app.run_directory import RunDirectory
 from fed3r_app.run_errors import RunError
 from fed3r_app.superlink import SuperLink
 from simulation.private_superlink import free_port
@@ -182,6 +183,32 @@ def test_a_port_that_is_in_use_is_named(serve, capsys):
     assert main(["check", serve(), "--port", str(free_port())]) == 0
 
 
+@pytest.mark.parametrize("port", ["0", "99999", "-1", "http"])
+def test_a_port_that_can_not_be_is_wrong_usage(port, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", "127.0.0.1:8000", f"--port={port}"])
+    assert f"must be from 1 to 65535, got '{port}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["before", "after"])
+def test_a_run_that_is_new_or_resumed_is_shown(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FED3R_OUTPUT_DIR", str(tmp_path))
+
+    def finish(name, accuracy):
+        is_there = (tmp_path / name).exists()
+        run = RunDirectory.open(str(tmp_path), name, resume=is_there)
+        run.write_config({})
+        run.write_summary({"method": "fed3r", "accuracy": accuracy})
+
+    finish("before", 0.25)
+    monkeypatch.setattr(SuperLink, "run", lambda *_: finish(name, 0.5))
+    assert main(["run", "127.0.0.1:8000"]) == 0
+    assert "50.0 %" in capsys.readouterr().out
+    monkeypatch.setattr(SuperLink, "run", lambda *_: None)
+    assert main(["run", "127.0.0.1:8000"]) == 0
+    assert "The results are where the ServerApp runs" in capsys.readouterr().out
+
+
 @pytest.fixture
 def refuse_key(monkeypatch):
     """Let Flower's command say that a key is there already."""
@@ -210,7 +237,7 @@ def test_a_key_that_was_unregistered_is_refused_with_what_to_do(
 
 def test_a_superlink_that_fails_while_asked_for_a_run_is_a_sentence(serve, monkeypatch):
     superlink = SuperLink(serve(Control))
-    with pytest.raises(OSError, match="No connection to the SuperLink .* '503 "):
+    with pytest.raises(OSError, match=r"No connection to the SuperLink .* '503 "):
         superlink.status(run_id=7)
     monkeypatch.setitem(Control.answers, "list-runs", b"")
     with pytest.raises(RunError, match="must know run 7, got none"):
