@@ -14,8 +14,9 @@ help: ## show the targets
 install: $(STAMP) ## make .venv and install everything into it
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed.")'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(not (3, 11) <= v < (3, 15) and "Python 3.11 to 3.14 is needed, got %d.%d: make PYTHON=python3.11" % v)'
+	@# Without pip (where python3-venv was missing) an environment is made again.
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear .venv
 	@echo "Installing into .venv; torch is large, this takes a few minutes …"
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,grocery]'
 	touch $(STAMP)

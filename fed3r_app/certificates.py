@@ -69,6 +69,31 @@ def make_certificates(
     (folder / CA_CERTIFICATE).write_bytes(ca.public_bytes(_PEM))
 
 
+def keep_certificates(folder: Path, nodes: Sequence[str]) -> list[str]:
+    """Make keys for the nodes that have none; return their names.
+
+    Parameters
+    ----------
+    folder : Path
+        Holds certificates; one that has expired is a ValueError.
+    nodes : Sequence[str]
+        Names of the SuperNodes; keys that are there stay.
+    """
+    _check_names(nodes)
+    for path in (folder / CA_CERTIFICATE, folder / SERVER_CERTIFICATE):
+        until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
+        if until <= datetime.now(UTC):
+            raise ValueError(
+                f"{path} must be valid to be kept, got one that expired on "
+                f"{until:%Y-%m-%d}. Remove the folder, and make new ones."
+            )
+    # A public key is written last, so where it is the pair is whole.
+    new = [name for name in nodes if not (folder / NODES / f"{name}.pub").exists()]
+    for name in new:
+        _write_node_keys(folder / NODES, name)
+    return new
+
+
 def _check_names(nodes: Sequence[str]) -> None:
     for name in nodes:
         if not re.fullmatch(r"\w[\w.-]*", name) or name.endswith(".pub"):

@@ -124,7 +124,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fed3r",
         description="Look at runs of Fed3R and use their models.",
-        epilog="Runs are started with `flwr run`; each leaves a folder in results/.",
+        epilog="Runs are started with `fed3r run` on a SuperLink, or with `flwr run`; "
+        "each leaves a folder in results/.",
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_show(commands)

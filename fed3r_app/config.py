@@ -307,21 +307,21 @@ class Config:
                 raise ValueError(
                     f"{key} must not be {bad!r} with privacy = {SECAGG!r}: {reason}."
                 )
-        for key in ("forget", "replace"):
-            if client := getattr(self, key):
+        for key, only, reason in (
+            ("forget", "", "a sum over a group can't be taken apart"),
+            ("replace", "", "a sum over a group can't be taken apart"),
+            ("max-client-samples", 0, "nobody sees what a single client has"),
+            ("finetune", "none", "each client's weights would travel in the clear"),
+        ):
+            if (value := getattr(self, _snake(key))) != only:
                 raise ValueError(
-                    f"{key} must be '' with privacy = {SECAGG!r}, got {client!r}: a "
-                    "sum over a group can't be taken apart."
+                    f"{key} must be {only!r} with privacy = {SECAGG!r}, got {value!r}: "
+                    f"{reason}."
                 )
-        if self.max_client_samples:
+        if self.dataset == LOCAL and not self.given_labels:
             raise ValueError(
-                f"max-client-samples must be 0 with privacy = {SECAGG!r}, got "
-                f"{self.max_client_samples}: nobody sees what a single client has."
-            )
-        if self.finetune != "none":
-            raise ValueError(
-                f"finetune must be 'none' with privacy = {SECAGG!r}, got "
-                f"{self.finetune!r}: each client's weights would travel in the clear."
+                f"labels must name all classes with privacy = {SECAGG!r}, got "
+                f"{self.labels!r}: each client would tell the server which it has."
             )
 
     def _check_fine_tuning(self) -> None:

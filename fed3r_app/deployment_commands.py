@@ -43,7 +43,7 @@ def call(options: argparse.Namespace) -> int:
             is_new = superlink.register(key)
             print(f"{key}: {'registered' if is_new else 'was registered before'}")
     else:
-        before = _latest_run()
+        before = _latest_summary()
         superlink.run(options.app, options.run_config)
         _show_newer_than(before)
     return 0
@@ -57,16 +57,19 @@ def make_trial(
         CA_CERTIFICATE,
         DEFAULT_HOSTS,
         NODES,
+        keep_certificates,
         make_certificates,
     )
 
     if keep and (folder / CA_CERTIFICATE).exists():
+        nodes = keep_certificates(folder, nodes)
         print(f"{folder}: holds certificates, kept")
-        return 0
-    make_certificates(folder, list(dict.fromkeys([*DEFAULT_HOSTS, *hosts])), nodes)
-    print(
-        f"{folder}: ca.crt for everybody, server.crt and server.key for the SuperLink"
-    )
+    else:
+        make_certificates(folder, list(dict.fromkeys([*DEFAULT_HOSTS, *hosts])), nodes)
+        print(
+            f"{folder}: ca.crt for everybody, server.crt and server.key for the "
+            "SuperLink"
+        )
     for name in nodes:
         print(f"{folder / NODES / name}: private key of {name}; {name}.pub to register")
     return 0
@@ -98,14 +101,20 @@ def check_port(port: int | None) -> None:
             ) from error
 
 
-def _latest_run() -> Path:
-    return (output_directory() / LATEST).resolve()
+def _latest_run() -> RunDirectory:
+    return RunDirectory((output_directory() / LATEST).resolve())
 
 
-def _show_newer_than(before: Path) -> None:
+def _latest_summary() -> tuple[Path, int]:
+    """Return where the last run's summary is, and when it was written; 0: never."""
+    path = _latest_run().summary_path
+    return path, path.stat().st_mtime_ns if path.is_file() else 0
+
+
+def _show_newer_than(before: tuple[Path, int]) -> None:
     """Print the summary of the run that has just ended, where its files are at hand."""
-    run = RunDirectory(_latest_run())
-    if run.path == before or not run.summary_path.is_file():
+    run = _latest_run()
+    if _latest_summary() == before or not run.summary_path.is_file():
         print("The results are where the ServerApp runs: its output-dir.")
         return
     print(summary_table(run.read_summary()))
@@ -138,7 +147,7 @@ def _add_certificates(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--keep",
         action="store_true",
-        help="do nothing where there are certificates already",
+        help="keep certificates that are there, and make only missing keys of nodes",
     )
 
 
@@ -151,9 +160,16 @@ def _add_check(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_superlink(command)
     command.add_argument(
         "--port",
-        type=int,
+        type=_port,
         help="also check that this port is free for a SuperNode here",
     )
+
+
+def _port(text: str) -> int:
+    """Return the number in an option that must be a port."""
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {text!r}")
+    return int(text)
 
 
 def _add_register(commands: Commands[argparse.ArgumentParser]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -25,6 +26,13 @@ def resolve_device(name: str) -> torch.device:
 
 
 def cache_dir() -> Path:
-    """Return the folder of cached features: $FED3R_CACHE_DIR, else the user's cache."""
+    """Return the folder of cached features: $FED3R_CACHE_DIR, else the user's cache.
+
+    Features tell of the images: a folder that is not there yet is made for its owner
+    alone. One that is there stays as it is.
+    """
     configured = os.environ.get("FED3R_CACHE_DIR")
-    return Path(configured) if configured else Path.home() / ".cache" / "fed3r"
+    folder = Path(configured) if configured else Path.home() / ".cache" / "fed3r"
+    with suppress(OSError):  # whoever writes there says what is wrong with it
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder

@@ -44,10 +44,10 @@ def check_private_settings(config: Config) -> None:
         return
     if not config.dp_delta < 1:
         raise ValueError(f"dp-delta must be below 1, got {config.dp_delta}.")
-    if config.dataset == LOCAL and not config.labels:
+    if config.dataset == LOCAL and not config.given_labels:
         raise ValueError(
-            "labels must name all classes with dp-epsilon, got '': a list of the "
-            "nodes' own would tell of single images."
+            f"labels must name all classes with dp-epsilon, got {config.labels!r}: a "
+            "list of the nodes' own would tell of single images."
         )
     values = config.to_run_config()
     of_mode = _CENTRAL_RULES if config.dp_mode == CENTRAL else _DISTRIBUTED_RULES

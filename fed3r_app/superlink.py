@@ -19,8 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fed3r_app.run_errors import RunError
+
+if TYPE_CHECKING:
+    from flwr.supercore.control.control_http_client import ControlHttpClient
 
 COMPLETED = "finished:completed"
 _CONNECTION = "fed3r"
@@ -93,21 +97,13 @@ class SuperLink:
         """
         # Not with `flwr ls`, which takes seconds to start.
         from flwr.proto.control_pb2 import ListRunsRequest
-        from flwr.supercore.control.control_http_client import ControlHttpClient
-        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 
-        certificate = self.root_certificates
-        client = ControlHttpClient.from_server_address(
-            self.address,
-            insecure=certificate is None,
-            root_certificates=certificate.read_bytes() if certificate else None,
-            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
-        )
-        try:
-            (run,) = client.ListRuns(ListRunsRequest(**which)).run_dict.values()
-        finally:
-            client.close()
-        return f"{run.status.status}:{run.status.sub_status}"
+        with self._control() as control:
+            runs = control.ListRuns(ListRunsRequest(**which)).run_dict.values()
+        for run in runs:
+            return f"{run.status.status}:{run.status.sub_status}"
+        asked = f"run {which['run_id']}" if "run_id" in which else "a run"
+        raise RunError(f"The SuperLink at {self.address} must know {asked}, got none.")
 
     def write_config(self, home: Path) -> None:
         """Write the config of Flower's command line, with this SuperLink as default."""
@@ -166,11 +162,12 @@ class SuperLink:
                 subprocess.run(command, env=environment, check=False)
             try:
                 self.check()
+                status = self.status(run_id=run)
             except OSError as error:
                 raise RunError(
                     f"{error} Run {run} goes on once it is back: flwr log {run}."
                 ) from error
-            if (status := self.status(run_id=run)).startswith("finished"):
+            if status.startswith("finished"):
                 return status
             time.sleep(1.0)
 
@@ -192,7 +189,47 @@ class SuperLink:
         output = " ".join((done.stdout + done.stderr).replace("│", " ").split())
         if done.returncode and "already in use" not in output:
             raise RunError(f"{public_key} was not registered: {output}")
+        if done.returncode and self._was_unregistered(public_key):
+            raise RunError(
+                f"{public_key} must be a key that was never unregistered, got one that "
+                "was, and Flower never lets it in again. Make a new key for the node."
+            )
         return done.returncode == 0
+
+    def _was_unregistered(self, public_key: Path) -> bool:
+        """Return whether the node with that key was taken out again."""
+        from cryptography.hazmat.primitives import serialization
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        key = serialization.load_ssh_public_key(public_key.read_bytes())
+        pem = key.public_bytes(  # as Flower keeps it
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        with self._control() as control:
+            nodes = control.ListNodes(ListNodesRequest()).nodes_info
+        return any(n.public_key == pem and n.status == "unregistered" for n in nodes)
+
+    @contextmanager
+    def _control(self) -> Iterator[ControlHttpClient]:
+        """Yield a client of Flower's interface for people; raise OSErrors alone."""
+        import httpx
+        from flwr.supercore.control.control_http_client import ControlHttpClient
+        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+        certificate = self.root_certificates
+        client = ControlHttpClient.from_server_address(
+            self.address,
+            insecure=certificate is None,
+            root_certificates=certificate.read_bytes() if certificate else None,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+        try:
+            yield client
+        except httpx.HTTPError as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise self._unreachable(f"{reason}.") from error
+        finally:
+            client.close()
 
     @contextmanager
     def _flower_home(self) -> Iterator[dict[str, str]]:

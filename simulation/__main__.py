@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from simulation import coupons, federation_command
 from simulation.bench import command as bench
-from simulation.private_superlink import PrivateSuperLink
+from simulation.private_superlink import PrivateSuperLink, app_settings
 from simulation.runner import commands as experiments
 
 _HELP = """\
 Run the app once with `flwr run`, on a SuperLink of its own that is stopped afterwards.
 All options are those of `flwr run`; the exit code is 0 only if the run completed.
+The SuperLink's log is .flwr/superlink.log; a folder has one such run at a time.
 """
 
 
@@ -77,12 +81,31 @@ _RUN = {
 def _flwr_run(options: list[str]) -> int:
     # Asked to end, it still stops what it started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    home = Path.cwd() / ".flwr"
     try:
-        with PrivateSuperLink(Path.cwd() / ".flwr") as superlink:
+        app_settings(Path.cwd())  # before anything is started
+        with _alone_in(home), PrivateSuperLink(home) as superlink:
             return 0 if superlink.run(".", *options) else 1
-    except RuntimeError as error:
+    except (RuntimeError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+@contextmanager
+def _alone_in(home: Path) -> Iterator[None]:
+    """Keep a second run out of a folder; the lock ends with the process that has it."""
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / "lock").open("wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise RuntimeError(
+                f"{home} must not be in use, got another run at work there. Wait until "
+                "it has ended."
+            ) from error
+        yield
 
 
 if __name__ == "__main__":

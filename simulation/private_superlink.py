@@ -18,7 +18,7 @@ import tomllib
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from fed3r_app.superlink import COMPLETED, SuperLink
 
@@ -124,8 +124,7 @@ class PrivateSuperLink:
         Flower looks at every file below the folder it is given, and an environment in
         it has tens of thousands.
         """
-        with (app / "pyproject.toml").open("rb") as file:
-            settings = tomllib.load(file)["tool"]["flwr"]["app"]
+        settings = app_settings(app)
         staged = self.home / "app"
         shutil.rmtree(staged, ignore_errors=True)
         for pattern in (
@@ -201,6 +200,19 @@ class PrivateSuperLink:
             for process in self._processes:
                 process.poll()  # takes leave of a child that has ended
             time.sleep(0.05)
+
+
+def app_settings(app: Path) -> dict[str, Any]:
+    """Return what an app's folder tells Flower; raise ValueError if it is no app's."""
+    try:
+        with (app / "pyproject.toml").open("rb") as file:
+            settings: dict[str, Any] = tomllib.load(file)["tool"]["flwr"]["app"]
+    except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(
+            f"{app.absolute()} must be the app's folder, got no pyproject.toml of a "
+            "Flower app there."
+        ) from error
+    return settings
 
 
 def free_port() -> int:

@@ -114,7 +114,8 @@ class SecureAggregation(Fed3R):
 
     A group of which too few stay is given up, and its members are asked again in
     another group with other keys; but whoever has answered the last question in vain
-    is lost, because it answers that once only.
+    is lost, because it answers that once only, and so is whoever is in a sum that was
+    seen and refused: nobody is in two sums that were seen.
 
     Parameters
     ----------
@@ -239,7 +240,10 @@ class SecureAggregation(Fed3R):
             group.check_enough(stage.done(group), stage.what)
         except GroupFailed as failure:
             faithful = set(stage.done(group)) - group.answers.keys()
-            self._abandon(group, str(failure), excused=faithful)
+            # Late answers could unmask this sum yet: whoever adds noise is in one.
+            in_doubt = self._shared_noise and stage is _STAGES[-1]
+            lost = group.survivors if in_doubt else group.answers
+            self._abandon(group, str(failure), lost=lost, excused=faithful)
             return False
         return True
 
@@ -248,9 +252,13 @@ class SecureAggregation(Fed3R):
         try:
             stats = self._unmask(group)
         except (GroupFailed, ValueError) as failure:
-            self._abandon(group, f"its group's sum was refused: {failure}")
+            # Who was silent at the last question is in that sum as well.
+            reason = f"its group's sum was refused: {failure}"
+            self._abandon(group, reason, lost=group.survivors)
             return
-        if self._sum.n + stats.n > self._grid.max_samples:
+        # A noisy n proves nothing, and the budget is spent.
+        exact = self._shared_noise is None
+        if exact and self._sum.n + stats.n > self._grid.max_samples:
             raise RunError(
                 "secagg-max-samples must be at least the number of all clients' "
                 f"images, {self._sum.n + stats.n} so far, got "
@@ -281,14 +289,21 @@ class SecureAggregation(Fed3R):
         return stats
 
     def _abandon(
-        self, group: Group, reason: str, excused: Collection[int] = ()
+        self,
+        group: Group,
+        reason: str,
+        *,
+        lost: Collection[int],
+        excused: Collection[int] = (),
     ) -> None:
-        """Give a group up: who answered is lost, who did its part is asked again."""
+        """Give a group up: who is lost is left alone, who did its part asked again."""
         log(WARNING, "A group of %d is given up: %s", len(group.clients), reason)
-        for i in group.answers:
-            lost = f"lost: it answered the last question, but {reason}"
-            self._fail(Entry(group.clients[i], FAILED, reason=lost))
-            self.cohorts.give_up(group.clients[i], lost)
+        for i in sorted(lost):
+            answered = i in group.answers
+            done = "answered the last question" if answered else "is in the sum"
+            said = f"lost: it {done}, but {reason}"
+            self._fail(Entry(group.clients[i], FAILED, reason=said))
+            self.cohorts.give_up(group.clients[i], said)
         for i in excused:
             self.cohorts.excuse(group.clients[i], reason)
 

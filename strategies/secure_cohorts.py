@@ -36,6 +36,12 @@ class SecureCohorts(Cohorts):
         self._group_size = group_size
         self._groups_per_round = max(per_round // group_size, 1) if per_round else None
         self.groups: list[list[str]] = []
+        self._lost: set[str] = set()
+
+    def add(self, client: str) -> None:
+        """Take in a client that came later, or came back, unless it is lost."""
+        if client not in self._lost:
+            super().add(client)
 
     @property
     def done(self) -> bool:
@@ -54,7 +60,8 @@ class SecureCohorts(Cohorts):
         self._attempts[client] -= 1
 
     def give_up(self, client: str, reason: str) -> None:
-        """Note that a client must not be asked again."""
+        """Note that a client must not be asked again, also where it comes back."""
+        self._lost.add(client)
         self.fail(client, reason)
         self._attempts[client] = self._max_retries + 1
 

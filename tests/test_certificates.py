@@ -108,3 +108,23 @@ def test_certificates_that_are_trusted_already_are_not_replaced(folder, capsys):
     assert "must not hold certificates yet" in capsys.readouterr().err
     assert main(["certificates", str(folder), "--keep"]) == 0
     assert (folder / "ca.crt").read_bytes() == before
+
+
+def test_nodes_that_have_no_key_get_one_and_the_others_keep_theirs(tmp_path, capsys):
+    make_certificates(tmp_path, ["localhost"], ["old"])
+    before = (tmp_path / "nodes" / "old.pub").read_bytes()
+    arguments = ["certificates", str(tmp_path), "--keep", "--node=old", "--node=new"]
+    assert main(arguments) == 0
+    assert (tmp_path / "nodes" / "old.pub").read_bytes() == before
+    assert (tmp_path / "nodes" / "new.pub").is_file()
+    shown = capsys.readouterr().out
+    assert "private key of new" in shown and "private key of old" not in shown
+
+
+def test_certificates_that_have_expired_are_not_kept(tmp_path, capsys):
+    make_certificates(tmp_path, ["localhost"], [], days=0)
+    path = tmp_path / "ca.crt"
+    assert main(["certificates", str(tmp_path), "--keep", "--node=new"]) == 1
+    error = capsys.readouterr().err
+    assert f"{path} must be valid to be kept, got one that expired on" in error
+    assert not (tmp_path / "nodes" / "new").exists()

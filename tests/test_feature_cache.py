@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from stat import S_IMODE
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from fed3r_app.devices import cache_dir
 from fed3r_app.feature_cache import FeatureCache
 
 DIM, NUM = 7, 20
@@ -138,6 +140,7 @@ def test_the_folder_says_what_it_holds(filled: FeatureCache, tmp_path: Path) -> 
 
 WRITER = """
 import sys, time, pathlib, numpy as np
+from fed3r_app.devices import cache_dir
 from fed3r_app.feature_cache import FeatureCache
 folder, order = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 table = np.random.default_rng(1).normal(size=(2000, 64)).astype(np.float32)
@@ -166,3 +169,16 @@ def test_two_processes_write_at_once(tmp_path: Path) -> None:
     table = np.random.default_rng(1).normal(size=(2000, 64)).astype(np.float32)
     features, found = FeatureCache(tmp_path / "key", 64, {}).read(np.arange(2000))
     assert found.all() and np.array_equal(features, table)
+
+
+def test_a_new_cache_is_its_owners_alone_and_an_old_one_stays_as_it_is(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "old").mkdir(mode=0o755)
+    (tmp_path / "old").chmod(0o755)
+    for name, mode in (("new/er", 0o700), ("old", 0o755)):
+        monkeypatch.setenv("FED3R_CACHE_DIR", str(tmp_path / name))
+        assert S_IMODE(cache_dir().stat().st_mode) == mode
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("FED3R_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    assert cache_dir() == tmp_path / "file" / "cache"

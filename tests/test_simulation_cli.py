@@ -1,5 +1,6 @@
 """``python -m simulation``: exit codes that can be relied on, nothing left behind."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from simulation import __main__ as simulation
 
 PROJECT = Path(__file__).parents[1]
 
@@ -46,6 +49,66 @@ def test_a_command_that_is_not_known_is_refused(tmp_path):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "flwr-run" in output
+
+
+class Interrupted:
+    """A SuperLink whose user presses Ctrl-C; ``started`` says how often it was up."""
+
+    started = 0
+
+    def __init__(self, home):
+        pass
+
+    def __enter__(self):
+        type(self).started += 1
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def run(self, *arguments):
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def flwr_run(tmp_path, monkeypatch):
+    """Call the command in this process, in a folder that holds an app or doesn't."""
+    monkeypatch.setattr(simulation, "PrivateSuperLink", Interrupted)
+    monkeypatch.setattr(simulation.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(Interrupted, "started", 0)
+    monkeypatch.chdir(tmp_path)
+    return lambda: simulation.main(["flwr-run"])
+
+
+def test_ctrl_c_ends_a_run_without_a_traceback(flwr_run, tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
+    assert flwr_run() == 130
+    assert Interrupted.started == 1
+    assert flwr_run() == 130  # the folder is free again
+
+
+@pytest.mark.parametrize("content", [None, "[project]", "no TOML"])
+def test_a_run_outside_of_the_project_is_refused_in_a_sentence(
+    flwr_run, tmp_path, capsys, content
+):
+    if content:
+        (tmp_path / "pyproject.toml").write_text(content)
+    assert flwr_run() == 1
+    assert f"{tmp_path} must be the app's folder, got" in capsys.readouterr().err
+    assert not Interrupted.started
+    assert not (tmp_path / ".flwr").exists()
+
+
+def test_a_second_run_in_the_same_folder_is_refused_in_a_sentence(
+    flwr_run, tmp_path, capsys
+):
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
+    (tmp_path / ".flwr").mkdir()
+    with (tmp_path / ".flwr" / "lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert flwr_run() == 1
+    assert "must not be in use, got another run" in capsys.readouterr().err
+    assert not Interrupted.started
 
 
 @pytest.mark.slow

@@ -2,13 +2,22 @@
 
 import socket
 import ssl
+import subprocess
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.proto.control_pb2 import ListNodesResponse
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fed3r_app.certificates import make_certificates
 from fed3r_app.cli import main
+from fed3r_app.run_directory import RunDirectory
+from fed3r_app.run_errors import RunError
+from fed3r_app.superlink import SuperLink
 from simulation.private_superlink import free_port
 
 
@@ -29,6 +38,20 @@ class NotFlower(Health):
     def do_GET(self):
         self.send_response(404)
         self.end_headers()
+
+
+class Control(Health):
+    """Also answers what people ask, from ``answers`` by the last part of the path."""
+
+    answers: ClassVar[dict[str, bytes]] = {}
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        answer = self.answers.get(self.path.rpartition("/")[2])
+        self.send_response(503 if answer is None else 200)
+        self.send_header("Content-Type", "application/x-protobuf")
+        self.end_headers()
+        self.wfile.write(answer or b"")
 
 
 @pytest.fixture(scope="module")
@@ -158,3 +181,66 @@ def test_a_port_that_is_in_use_is_named(serve, capsys):
         line = sentence(capsys, "check", serve(), "--port", str(port))
     assert f"--port must be free on this machine, got {port}, which is in use" in line
     assert main(["check", serve(), "--port", str(free_port())]) == 0
+
+
+@pytest.mark.parametrize("port", ["0", "99999", "-1", "http"])
+def test_a_port_that_can_not_be_is_wrong_usage(port, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", "127.0.0.1:8000", f"--port={port}"])
+    assert f"must be from 1 to 65535, got '{port}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["before", "after"])
+def test_a_run_that_is_new_or_resumed_is_shown(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("FED3R_OUTPUT_DIR", str(tmp_path))
+
+    def finish(name, accuracy):
+        is_there = (tmp_path / name).exists()
+        run = RunDirectory.open(str(tmp_path), name, resume=is_there)
+        run.write_config({})
+        run.write_summary({"method": "fed3r", "accuracy": accuracy})
+
+    finish("before", 0.25)
+    monkeypatch.setattr(SuperLink, "run", lambda *_: finish(name, 0.5))
+    assert main(["run", "127.0.0.1:8000"]) == 0
+    assert "50.0 %" in capsys.readouterr().out
+    monkeypatch.setattr(SuperLink, "run", lambda *_: None)
+    assert main(["run", "127.0.0.1:8000"]) == 0
+    assert "The results are where the ServerApp runs" in capsys.readouterr().out
+
+
+@pytest.fixture
+def refuse_key(monkeypatch):
+    """Let Flower's command say that a key is there already."""
+    done = subprocess.CompletedProcess([], 1, "Public key already in use.", "")
+    monkeypatch.setattr("fed3r_app.superlink.subprocess.run", lambda *_, **__: done)
+
+
+@pytest.mark.usefixtures("refuse_key")
+def test_a_key_that_was_unregistered_is_refused_with_what_to_do(
+    serve, tmp_path, capsys, monkeypatch
+):
+    make_certificates(tmp_path, ["127.0.0.1"], ["a", "b"])
+    keys = [tmp_path / "nodes" / f"{name}.pub" for name in "ab"]
+    nodes = [
+        NodeInfo(public_key=public_key_to_bytes(load_ssh_public_key(key.read_bytes())))
+        for key in keys
+    ]
+    nodes[0].status, nodes[1].status = "unregistered", "offline"
+    listed = ListNodesResponse(nodes_info=nodes).SerializeToString()
+    monkeypatch.setitem(Control.answers, "list-nodes", listed)
+    line = sentence(capsys, "register", serve(Control), str(keys[0]))
+    assert f"{keys[0]} must be a key that was never unregistered" in line
+    assert main(["register", serve(Control), str(keys[1])]) == 0
+    assert "b.pub: was registered before" in capsys.readouterr().out
+
+
+def test_a_superlink_that_fails_while_asked_for_a_run_is_a_sentence(serve, monkeypatch):
+    superlink = SuperLink(serve(Control))
+    with pytest.raises(OSError, match=r"No connection to the SuperLink .* '503 "):
+        superlink.status(run_id=7)
+    monkeypatch.setitem(Control.answers, "list-runs", b"")
+    with pytest.raises(RunError, match="must know run 7, got none"):
+        superlink.status(run_id=7)
+    with pytest.raises(OSError, match="No connection to the SuperLink"):
+        SuperLink(f"127.0.0.1:{free_port()}").status(limit=1)

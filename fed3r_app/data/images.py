@@ -180,9 +180,10 @@ class FileImages(ImageSet):
             times = b"\0%d\0%d\0" % (status.st_size, status.st_mtime_ns)
             stamps.append(os.fsencode(path) + times)
         if missing:
+            # The sentence may go to the server: it must not tell how many there are.
             raise FileNotFoundError(
-                f"data-path must hold all {len(self)} images, got {self._root} "
-                f"without {len(missing)} of them; the first is {missing[0]}."
+                f"data-path must hold all images, got {self._root} without some of "
+                f"them; the first is {missing[0]}."
             )
         return stamps
 

@@ -234,10 +234,11 @@ class IntegerStatistics:
             )
         cuts = np.cumsum([trapezium_size(d, d), d * num_classes, num_classes])
         A, b, counts, n = np.split(vector.view(np.int64), cuts)
-        if int(counts.sum()) != int(n[0]):
+        total = sum(counts.tolist())  # of Python's integers: int64 would wrap around
+        if total != int(n[0]):
             raise ValueError(
-                f"The counts must add up to n = {int(n[0])}, got {int(counts.sum())}: "
-                "the sum was not unmasked."
+                f"The counts must add up to n = {int(n[0])}, got {total}: the sum was "
+                "not unmasked."
             )
         return cls(A, b.reshape(d, num_classes), counts)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from fed3r_app.config import SECAGG, WITH_REPLACEMENT
 from fed3r_app.core import FeatureMap, RidgeStatistics
 from fed3r_app.held_out import HeldOut
-from fed3r_app.ledger import Entry
+from fed3r_app.ledger import FAILED, Entry
 from fed3r_app.privacy import PrivacyBudget
 from fed3r_app.private_settings import DISTRIBUTED
 from fed3r_app.recorder import Recorder
@@ -282,7 +282,10 @@ class ClosedForm:
     def _on_reply(self, entry: Entry, record: ArrayRecord | None) -> None:
         self._save_now_and_then()  # a round may be all clients, and take hours
         if self.release:  # nothing that depends on single images is written down
-            entry, record = replace(entry, digest="", num_samples=None), None
+            # The reason of a refusal may quote a sum; an error is a client's own words.
+            reason = entry.reason if entry.outcome == FAILED else ""
+            entry = replace(entry, digest="", num_samples=None, reason=reason)
+            record = None
         self._state.note(entry, record, self._session.class_names)
 
     def _on_round(

@@ -147,6 +147,13 @@ def test_counts_that_do_not_fit_n_tell_a_sum_that_was_not_unmasked():
         IntegerStatistics.from_vector(vector, 2, C)
 
 
+def test_counts_that_add_up_to_n_only_modulo_2_64_are_refused():
+    vector = np.zeros(vector_length(2, C), dtype=np.uint64)
+    vector[-1 - C : -1] = 2**62
+    with pytest.raises(ValueError, match=f"add up to n = 0, got {2**64}"):
+        IntegerStatistics.from_vector(vector, 2, C)
+
+
 def test_a_vector_takes_eight_bytes_a_value():
     Z, y = draw(0, 5, 6)
     vector = IntegerStatistics.of([(Z, y)], C, grid(6)).vector()

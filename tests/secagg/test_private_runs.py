@@ -67,6 +67,18 @@ def test_fewer_survivors_than_the_noise_is_for_are_never_unmasked(run):
         release.count_group(5, 6)
 
 
+def test_nobody_is_in_a_second_sum_where_the_first_may_still_be_unmasked(run):
+    """Three of five don't hear the last question; an answer may yet come late."""
+    unheard = {(client, "query.unmask") for client in (0, 1, 2)}
+
+    def silent(client, kind):
+        return "unheard" if (client, kind) in unheard else False
+
+    with pytest.raises(RunError, match=r"0 of 5 clients were counted"):
+        run(5, silent, **PRIVATE)
+    assert len(run.grid.of("query.keys")) == 5
+
+
 def test_each_group_has_noise_enough_of_its_own(run, plain):
     outcome = run(20, **PRIVATE)
     assert outcome.summary["differential_privacy"]["sigma"] == pytest.approx(
@@ -75,6 +87,11 @@ def test_each_group_has_noise_enough_of_its_own(run, plain):
     assert deviation(outcome, plain(range(20), 20, MAP)) == pytest.approx(
         SIGMA * math.sqrt(2 * 10 / 6), rel=0.2
     )
+
+
+def test_a_noisy_number_of_images_ends_no_run_whose_budget_is_spent(run):
+    outcome = run(5, secagg_max_samples=500, **PRIVATE)  # 1442 in all, 289 at a client
+    assert outcome.summary["clients_counted"] == 5
 
 
 def test_digits_are_classified_well(run):

@@ -197,6 +197,9 @@ def test_features_beyond_the_largest_are_refused_by_the_client(run):
         ({"client_evaluation": True}, "how many images it has"),
         ({"method": "fed3r-rf"}, "the sum of its features"),
         ({"sampling": "with-replacement", "clients_per_round": 3}, "are disjoint"),
+        ({"dataset": "local"}, "labels must name all .*, got '': each client would"),
+        ({"dataset": "local", "labels": ", "}, "labels must name all .*, got ', '"),
+        ({"forget": "1", "resume": True}, "forget must be '' .*, got '1': a sum over"),
         ({"secagg_group": 2}, "secagg-group must be a whole number >= 3"),
         ({"secagg_threshold": 0.5}, "secagg-threshold must be a number > 0.5"),
         ({"backbone": "resnet18", "weights": "random"}, "range of this backbone's"),
@@ -223,18 +226,34 @@ def test_a_saved_run_can_be_solved_anew(run, plain):
     assert torch.equal(outcome.weights, W)
 
 
-def test_a_hostile_vector_is_noticed_in_the_sum_of_its_group(run, monkeypatch):
-    """Which client it was nobody can tell: the group is lost, nothing is counted."""
+@pytest.fixture
+def hostile(monkeypatch):
+    """Let every client send a sum that no features can have."""
     honest = IntegerStatistics.vector
 
-    def hostile(self):
+    def send(self):
         vector = honest(self)
-        vector[0] += np.uint64(2**61)
+        vector[0] += np.uint64(2**60)
         return vector
 
-    monkeypatch.setattr(IntegerStatistics, "vector", hostile)
+    monkeypatch.setattr(IntegerStatistics, "vector", send)
+
+
+@pytest.mark.usefixtures("hostile")
+def test_a_hostile_vector_is_noticed_in_the_sum_of_its_group(run):
+    """Which client it was nobody can tell: the group is lost, nothing is counted."""
     with pytest.raises(
         RunError,
         match=r"0 of 3 clients .* its group's sum was refused: A must be a sum",
     ):
         run(3)
+
+
+@pytest.mark.usefixtures("hostile")
+def test_who_is_in_a_sum_that_was_seen_and_refused_is_in_no_other(run, tmp_path):
+    """Three of eight don't hear the last question; five are enough to see the sum."""
+    with pytest.raises(RunError, match="0 of 8 clients were counted"):
+        run(8, once([0, 1, 2], ["query.unmask"], how="unheard"))
+    assert len(run.grid.of("query.keys")) == 8
+    ledger = (tmp_path / "runs" / "it" / "ledger.jsonl").read_text()
+    assert ledger.count("lost: it is in the sum, but its group's sum was") == 3

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strategies import Cohorts
+from strategies import Cohorts, SecureCohorts
 
 seeds = st.integers(0, 2**32)
 sizes = st.integers(1, 40)
@@ -206,3 +206,13 @@ def test_a_client_that_was_given_up_and_comes_back_is_asked_again():
     cohorts.add("1")
     assert play(cohorts) == [["1"]]
     assert not cohorts.missing
+
+
+def test_who_is_lost_to_secure_aggregation_is_left_alone_though_it_comes_back():
+    cohorts = SecureCohorts("abcd", group_size=4, per_round=0, seed=0, max_retries=3)
+    cohort = cohorts.draw()
+    cohorts.give_up("a", "lost")
+    cohorts.close_round(cohort)
+    for client in "abe":
+        cohorts.add(client)
+    assert sorted(cohorts.draw()) == ["b", "c", "d", "e"]

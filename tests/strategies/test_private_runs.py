@@ -147,6 +147,23 @@ def test_too_few_clients_spend_no_privacy(run, tmp_path, fail):
     assert summary(directory)["clients_counted"] == 9
 
 
+def test_the_reason_of_a_refusal_is_not_written_down(run, send_statistics):
+    """It may quote a sum, and a single client's at that."""
+
+    def too_large(nodes):
+        Z, y, good = np.full((2, 64), 9.0), np.zeros(2, dtype=int), nodes[1003]
+        nodes[1003] = lambda message: (
+            send_statistics(message, Z, y, 10, form="dense")
+            if "train" in message.metadata.message_type
+            else good(message)
+        )
+
+    directory = run(change_nodes=too_large, min_clients=9)
+    lines = (directory / "ledger.jsonl").read_text().splitlines()
+    (refused,) = [json.loads(line) for line in lines if "refused" in line]
+    assert refused.keys() == {"client", "outcome", "time"}
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -183,6 +200,7 @@ def test_with_hardly_any_noise_it_is_the_plain_solution(run, settings):
         ({"resume": True, "run-name": "x"}, "resume must be False .* budget again"),
         ({"eval-every": 1}, "eval-every must be 'auto' or 0 with dp-epsilon, got 1"),
         ({"dataset": "local"}, "labels must name all classes with dp-epsilon, got ''"),
+        ({"dataset": "local", "labels": " ,"}, "dp-epsilon, got ' ,'"),
         ({"dp-delta": 1.0}, "dp-delta must be below 1, got 1.0"),
         ({"dp-delta": 0.0}, "dp-delta must be a number > 0"),
         ({"dp-epsilon": -1.0}, "dp-epsilon must be a number >= 0"),
