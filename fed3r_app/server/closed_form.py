@@ -202,21 +202,9 @@ class ClosedForm:
     def _what_sums_depend_on(self, num_clients: int) -> dict[str, Setting]:
         """Return what must not change between the parts of a run."""
         session = self._session
-        run_config = session.config.to_run_config()
-        keys = (
-            "dataset",
-            "partition",
-            "alpha",
-            "seed",
-            "backbone",
-            "extract-dtype",
-            "dp-epsilon",
-        )
         return {
-            **{key: run_config[key] for key in keys},
-            "data-identity": session.data_identity,
-            "weights-digest": session.backbone.digest,
-            "image-size": session.config.image_size,
+            **session.what_features_depend_on(),
+            "dp-epsilon": session.config.dp_epsilon,
             # A data set is split by the number of clients; nodes have their own.
             "clients": None if session.is_local else num_clients,
             **asdict(self._map),

@@ -22,8 +22,16 @@ from fed3r_app.label_space import LabelSpace
 from fed3r_app.progress import Progress
 from fed3r_app.run_directory import RunDirectory
 from fed3r_app.server_data import ServerData
+from fed3r_app.snapshots import Setting
 from fed3r_app.wire import with_labels
 from strategies import IN_FLIGHT, Reception, Roster, natural_key
+
+
+# The keys of the run config that a client's features depend on.
+_OF_FEATURES = (
+    *("dataset", "partition", "alpha", "seed"),
+    *("backbone", "image-size", "extract-dtype"),
+)
 
 
 class Session:
@@ -142,6 +150,15 @@ class Session:
     def data_identity(self) -> str | None:
         """The digest of the data set; None where the images are the nodes' own."""
         return self._data.identity
+
+    def what_features_depend_on(self) -> dict[str, Setting]:
+        """Return what must be the same for features to be added up."""
+        run_config = self.config.to_run_config()
+        return {
+            **{key: run_config[key] for key in _OF_FEATURES},
+            "data-identity": self.data_identity,
+            "weights-digest": self.backbone.digest,
+        }
 
     def held_out(
         self, feature_map: FeatureMap, features: Tensor | None = None

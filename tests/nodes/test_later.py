@@ -141,6 +141,15 @@ def test_what_was_not_kept_can_not_be_replaced(federation):
         resume(federation, ALL, replace="clinic-c")
 
 
+def test_features_of_other_settings_do_not_replace_anything(federation):
+    directory = federation.run(ALL, keep_contributions=True)
+    federation.add_images(federation.folder("clinic-c"), ["owl"], seed=1)
+    with pytest.raises(RunError, match="extract-dtype must be 'float32' as in the run"):
+        resume(federation, ALL, replace="clinic-c", extract_dtype="bfloat16")
+    assert not federation.grid.log, "nobody is asked"
+    assert fed3r(["audit", str(directory)]) == 0
+
+
 def test_all_can_be_forgotten_and_come_back(federation, summary_of):
     directory = federation.run(ALL, keep_contributions=True)
     for client in ALL:
