@@ -82,7 +82,12 @@ class _Run:
         directory, config = self._session.directory, self._config
         if not config.resume:
             return None, None
-        tuned = config.finetune != "none" and directory.checkpoint_path.exists()
+        tuned = directory.checkpoint_path.exists()
+        if tuned and config.finetune == "none":
+            raise ValueError(
+                "finetune must not be 'none' to go on with a run that has been "
+                f"fine-tuned, got 'none': the model in {directory.path} would be lost."
+            )
         return (
             self._state.load() if config.method != "none" else None,
             load_checkpoint(directory.checkpoint_path) if tuned else None,

@@ -145,6 +145,15 @@ def test_fine_tuning_can_be_added_to_a_finished_closed_form(run, same_model):
     same_model(added.model, whole.model)
 
 
+def test_a_tuned_run_does_not_go_on_without_its_fine_tuning(run, same_model):
+    before = run(4, rounds=1, **LP)
+    model, metrics = before.model, before.metrics
+    with pytest.raises(RunError, match="finetune must not be 'none' to go on with"):
+        run(4, resume=True, **LP | {"finetune": "none"})
+    same_model(run.last.model, model)
+    assert run.last.metrics == metrics
+
+
 def test_early_stopping_stops_after_so_many_evaluations_without_a_gain(run):
     still = LP | {"lr": 1e-12}  # too small to change a prediction
     outcome = run(10, rounds=20, early_stopping=3, **still)

@@ -332,12 +332,14 @@ def test_another_contribution_in_the_place_of_a_kept_one_is_found(federation):
     assert fed3r(["audit", str(directory)]) == 1
 
 
-@pytest.mark.parametrize("finetune", ["lp"])
-def test_a_fine_tuned_run_says_why_it_can_not_forget(federation, capsys, finetune):
-    directory = federation.run(
-        ALL, keep_contributions=True, finetune=finetune, rounds=1
-    )
+@pytest.mark.parametrize("later", [False, True], ids=["from the start", "added later"])
+def test_a_fine_tuned_run_says_why_it_can_not_forget(federation, capsys, later):
+    kept = {"keep_contributions": True}
+    if later:
+        federation.run(ALL, **kept)
+    directory = federation.run(ALL, resume=later, finetune="lp", rounds=1, **kept)
     capsys.readouterr()
-    assert fed3r(["forget", str(directory), "clinic-a"]) == 1
-    assert "must be a run without fine-tuning" in capsys.readouterr().err
+    for command in (["forget", str(directory), "clinic-a"], ["solve", str(directory)]):
+        assert fed3r(command) == 1
+        assert "must be a run without fine-tuning" in capsys.readouterr().err
     assert fed3r(["audit", str(directory)]) == 0
