@@ -57,6 +57,7 @@ class _Run:
             with_moments=auto_sigma and not self._snapshot,
             earlier_classes=self._earlier_classes(),
             forgotten=self._state.forgotten,
+            counted=self._snapshot.contributions if self._snapshot else (),
         )
         self._num_clients = len(self._state.expected.union(self._roster.clients))
         self._recorder = self._make_recorder()

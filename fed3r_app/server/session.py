@@ -91,6 +91,7 @@ class Session:
         with_moments: bool,
         earlier_classes: Sequence[str] = (),
         forgotten: Collection[str] = (),
+        counted: Collection[str] = (),
     ) -> Roster:
         """Return who takes part.
 
@@ -104,6 +105,8 @@ class Session:
             Classes that an earlier part of the run knew.
         forgotten : collection of str
             Clients that are not to be asked.
+        counted : collection of str
+            Clients that an earlier part of the run counted: they need not be there.
         """
         log(INFO, "Waiting for the clients …")
         config = self.config
@@ -123,13 +126,13 @@ class Session:
             self._fix_labels([*roster.class_names.values(), earlier_classes])
             if self._refuse_strangers(roster.clients) and not config.min_clients:
                 raise ValueError(next(iter(roster.refused.values())))
-        num_clients = len(roster.clients)
+        num_clients = len({*roster.clients, *counted})
         if config.min_clients > num_clients:
             raise ValueError(
                 f"min-clients must be <= {num_clients}, the number of clients, got "
                 f"{config.min_clients}. {' '.join(roster.refused.values())}".rstrip()
             )
-        log(INFO, "%d clients", num_clients)
+        log(INFO, "%d clients", len(roster.clients))
         return roster
 
     def welcome(self, forgotten: Collection[str] = ()) -> list[str]:

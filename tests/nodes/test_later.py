@@ -113,6 +113,14 @@ def test_adding_a_client_is_having_had_it_from_the_start(federation, summary_of)
     assert fed3r(["audit", str(directory)]) == 0
 
 
+def test_those_counted_before_are_among_the_least_number_of_clients(federation):
+    directory = federation.run(without("clinic-c"), min_clients=3)
+    resume(federation, ["clinic-c"], min_clients=3)  # the others have gone home
+    assert_model_of(federation, directory, ALL)
+    with pytest.raises(RunError, match="min-clients must be <= 4"):
+        resume(federation, ["clinic-c"], min_clients=5)
+
+
 def test_classes_that_came_later_do_not_confuse_what_was_kept(federation):
     federation.run(without("clinic-10"), keep_contributions=True)
     directory = resume(federation, ALL, keep_contributions=True)
