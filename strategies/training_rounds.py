@@ -50,7 +50,9 @@ class TrainingRounds:
     optimizer : FedAvg
         Flower's FedAvg or a subclass; it does the averaging.
     roster : Roster
-        The clients and their nodes.
+        The nodes of those clients that are there.
+    clients : sequence of str
+        All clients to draw from, there or not.
     per_round : int
         Clients a round, distinct; 0 means all.
     seed : int
@@ -63,6 +65,7 @@ class TrainingRounds:
         self,
         optimizer: FedAvg,
         roster: Roster,
+        clients: Sequence[str],
         *,
         per_round: int,
         seed: int,
@@ -70,7 +73,8 @@ class TrainingRounds:
     ) -> None:
         self.optimizer = optimizer
         self._roster = roster
-        self._per_round = min(per_round or len(roster.nodes), len(roster.nodes))
+        self._clients = clients
+        self._per_round = min(per_round or len(clients), len(clients))
         self._seed = seed
         self._fixed = fixed
         self._have_fixed: set[int] = set()
@@ -80,7 +84,7 @@ class TrainingRounds:
     def cohort(self, number: int) -> list[str]:
         """Return the clients of a round."""
         random = np.random.default_rng([self._seed, number])
-        size, clients = self._per_round, self._roster.clients
+        size, clients = self._per_round, self._clients
         drawn = random.choice(len(clients), size, replace=False)
         return [clients[i] for i in sorted(drawn)]
 
@@ -94,7 +98,10 @@ class TrainingRounds:
         timeout: float,
     ) -> TrainedRound:
         """Train one round; raise RunError if no reply was valid."""
-        nodes = {self._roster.nodes[client]: client for client in self.cohort(number)}
+        cohort, self._failures = self.cohort(number), {}
+        nodes = self._nodes_of(cohort)
+        if not nodes:
+            raise self._all_failed(number, cohort)
         offered = _CohortGrid(grid, list(nodes))
         # Flower writes the round's number into the config it is given.
         config = ConfigRecord(dict(config.items()))
@@ -105,10 +112,7 @@ class TrainingRounds:
         replies = list(exchange(grid, messages, timeout=timeout, in_flight=at_once))
         good, up = self._sort_out(replies, nodes, _to_come_back(messages[0]))
         if not good:
-            reason = next(iter(self._failures.values()))
-            raise RunError(
-                f"All {len(nodes)} clients of round {number} failed; one said: {reason}"
-            )
+            raise self._all_failed(number, cohort)
         # Flower's mean of the rest; ours of the running statistics is Flower's too.
         averaged = _average_running(good)
         trained, metrics = self.optimizer.aggregate_train(number, good)
@@ -121,6 +125,20 @@ class TrainingRounds:
             num_samples=sum(_num_examples(reply) for reply in good),
             upload_bytes=up,
             download_bytes=down,
+        )
+
+    def _nodes_of(self, cohort: Sequence[str]) -> dict[int, str]:
+        """Return the clients of a round by their nodes; who is gone has failed."""
+        known = self._roster.nodes
+        for client in cohort:
+            if client not in known:
+                self._fail(client, "not connected")
+        return {known[client]: client for client in cohort if client in known}
+
+    def _all_failed(self, number: int, cohort: Sequence[str]) -> RunError:
+        reason = next(iter(self._failures.values()))
+        return RunError(
+            f"All {len(cohort)} clients of round {number} failed; one said: {reason}"
         )
 
     def _complete(self, message: Message, running: ArrayRecord | None) -> Message:
@@ -140,7 +158,7 @@ class TrainingRounds:
     ) -> tuple[list[Message], int]:
         """Return the valid replies in the order of the clients, and all bytes."""
         good: dict[int, Message] = {}
-        up, self._failures = 0, {}
+        up = 0
         for reply in replies:
             node = reply.metadata.src_node_id
             if node not in nodes:

@@ -71,6 +71,9 @@ class ClosedForm:
         Where contributions are written down and the sums saved.
     earlier : Snapshot or None
         What an earlier part of the run counted.
+    final : bool
+        Whether to ask nobody and solve what was counted: a fine-tuning that has begun
+        must not start from elsewhere.
     """
 
     def __init__(
@@ -81,8 +84,11 @@ class ClosedForm:
         recorder: Recorder,
         state: RunState,
         earlier: Snapshot | None = None,
+        *,
+        final: bool = False,
     ) -> None:
         self._session = session
+        self._final = final
         self._secure = session.config.privacy == SECAGG
         self._map = feature_map
         self._recorder = recorder
@@ -93,6 +99,8 @@ class ClosedForm:
         if earlier:
             check_settings(earlier.settings, self._settings)
         self.cohorts = self._make_cohorts(roster, earlier)
+        if final:
+            self.cohorts.close()
         self.release = self._make_release()
         start = self._start(earlier)
         self._strategy = make_strategy(
@@ -117,7 +125,7 @@ class ClosedForm:
         """Ask the clients; return the classifier, or None if nobody was counted."""
         self._strategy.on_round = self._on_round
         self._strategy.on_reply = self._on_reply
-        self._strategy.find_newcomers = self._find_newcomers
+        self._strategy.find_newcomers = None if self._final else self._find_newcomers
         try:
             result = self._strategy.start(
                 grid,
@@ -127,7 +135,8 @@ class ClosedForm:
                 evaluate_fn=self._evaluate,
             )
         finally:
-            if self._strategy.may_be_told and self._strategy.contributions:
+            told = self._strategy.may_be_told and not self._final
+            if told and self._strategy.contributions:
                 self._save_snapshot()
         if not self.cohorts.counted:
             return None
@@ -157,6 +166,8 @@ class ClosedForm:
 
     def shortfall(self) -> str | None:
         """Return the sentence of a run that counted too few clients, else None."""
+        if self._final:  # they were enough for what has begun
+            return None
         cohorts, config = self.cohorts, self._session.config
         missing, path = self.missing, self._session.directory.path
         num_clients = len(cohorts.counted) + len(missing)

@@ -91,6 +91,11 @@ class FineTuning:
         Where costs and metrics go.
     earlier : Checkpoint or None
         Where an earlier part of the run got to.
+
+    Attributes
+    ----------
+    clients : tuple of str
+        Those that train, fixed when the fine-tuning begins.
     """
 
     def __init__(
@@ -105,7 +110,8 @@ class FineTuning:
         self._start = start
         self._recorder = recorder
         self._model = self._make_model()
-        self._num_clients = len(roster.clients)
+        # Who trains does not depend on who comes and goes meanwhile.
+        self.clients = (earlier and earlier.clients) or roster.clients
         self._settings = self._what_training_depends_on()
         config = session.config
         self._rounds = TrainingRounds(
@@ -115,9 +121,10 @@ class FineTuning:
                 server_momentum=_MOMENTUM
                 if config.server_momentum == "auto"
                 else config.server_momentum,
-                num_clients=self._num_clients,
+                num_clients=len(self.clients),
             ),
             roster,
+            self.clients,
             per_round=config.per_round,
             seed=config.seed,
             fixed=pack_arrays(start.classifier) if config.finetune == "feat" else None,
@@ -302,7 +309,7 @@ class FineTuning:
             "data-identity": self._session.data_identity,
             "labels": json.dumps(self._session.class_names, ensure_ascii=False),
             "weights-digest": self._session.backbone.digest,
-            "clients": self._num_clients,
+            "clients": len(self.clients),
         }
 
     def _checkpoint(self) -> Checkpoint:
@@ -322,6 +329,7 @@ class FineTuning:
                 "best_round": self.best_round,
             },
             progress=self._recorder.progress(),
+            clients=self.clients,
         )
 
     def _go_on_from(self, earlier: Checkpoint) -> None:

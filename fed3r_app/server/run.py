@@ -52,14 +52,21 @@ class _Run:
         auto_sigma = (
             self._config.method == "fed3r-rf" and self._config.rf_sigma == "auto"
         )
+        tuned = self._checkpoint.clients if self._checkpoint else ()
+        counted = self._snapshot.contributions if self._snapshot else {}
         self._roster: Roster = session.meet(
             grid,
             with_moments=auto_sigma and not self._snapshot,
             earlier_classes=self._earlier_classes(),
             forgotten=self._state.forgotten,
-            counted=self._snapshot.contributions if self._snapshot else (),
+            counted={*counted, *tuned},
+            only=tuned,
         )
-        self._num_clients = len(self._state.expected.union(self._roster.clients))
+        everybody = self._state.expected.union(self._roster.clients, tuned)
+        self._num_clients = len(everybody)
+        # Unless sums were lost: who is known to have been in them is asked again.
+        begun = self._snapshot is not None and self._checkpoint is not None
+        self._is_final = begun and self._state.expected <= counted.keys()
         self._recorder = self._make_recorder()
         self._outcome: dict[str, object] = {
             "method": self._config.method,
@@ -113,7 +120,13 @@ class _Run:
         session, earlier = self._session, self._snapshot
         feature_map = choose_feature_map(session, self._roster, earlier)
         phase = ClosedForm(
-            session, self._roster, feature_map, self._recorder, self._state, earlier
+            session,
+            self._roster,
+            feature_map,
+            self._recorder,
+            self._state,
+            earlier,
+            final=self._is_final,
         )
         solution, shortfall = phase.run(self._grid), phase.shortfall()
         if solution:

@@ -92,6 +92,7 @@ class Session:
         earlier_classes: Sequence[str] = (),
         forgotten: Collection[str] = (),
         counted: Collection[str] = (),
+        only: Collection[str] = (),
     ) -> Roster:
         """Return who takes part.
 
@@ -107,6 +108,8 @@ class Session:
             Clients that are not to be asked.
         counted : collection of str
             Clients that an earlier part of the run counted: they need not be there.
+        only : collection of str
+            The clients that a fine-tuning began with: no others take part; () for all.
         """
         log(INFO, "Waiting for the clients …")
         config = self.config
@@ -122,6 +125,7 @@ class Session:
         self._reception.gather(config.wait_for, with_moments)
         roster = self._reception.roster
         roster.leave_out(forgotten)
+        roster.leave_out(_others(roster.clients, only))
         if self.is_local:
             self._fix_labels([*roster.class_names.values(), earlier_classes])
             if self._refuse_strangers(roster.clients) and not config.min_clients:
@@ -204,3 +208,12 @@ class Session:
                 roster.refuse(client, refusal)
                 refused.append(client)
         return refused
+
+
+def _others(clients: Iterable[str], only: Collection[str]) -> list[str]:
+    """Return the clients that are not among some, with a line of log; () are all."""
+    others = [client for client in clients if only and client not in only]
+    if others:
+        named = ", ".join(others[:10])
+        log(INFO, "Not in the fine-tuning, which began without them: %s", named)
+    return others

@@ -145,6 +145,22 @@ def test_fine_tuning_can_be_added_to_a_finished_closed_form(run, same_model):
     same_model(added.model, whole.model)
 
 
+def test_a_fine_tuning_that_has_begun_asks_nobody_for_statistics(run, same_model):
+    def fail(message, context):
+        if message.metadata.message_type == "train.statistics":
+            assert context.node_config["partition-id"] != 1
+
+    settings = LP | {"min_clients": 9, "max_retries": 0}
+    whole = run(10, run_name="whole", rounds=2, disturb=fail, **settings)
+    run(10, rounds=1, disturb=fail, **settings)
+    resumed = run(10, rounds=2, resume=True, **settings)
+    assert not any(each.kind == "train.statistics" for each in resumed.exchanges)
+    same_model(resumed.model, whole.model)
+    assert torch.equal(resumed.model.present, whole.model.present)
+    for key in ("status", "missing_clients", "closed_form_accuracy"):
+        assert resumed.summary[key] == whole.summary[key]
+
+
 def test_a_tuned_run_does_not_go_on_without_its_fine_tuning(run, same_model):
     before = run(4, rounds=1, **LP)
     model, metrics = before.model, before.metrics
