@@ -3,7 +3,7 @@
 from strategies.client_evaluation import evaluate_on_clients
 from strategies.cohorts import Cohorts
 from strategies.exchange import IN_FLIGHT, exchange
-from strategies.fed3r import Fed3R, Release
+from strategies.fed3r import Fed3R, Release, printable
 from strategies.fedncm import FedNCM
 from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
 from strategies.roster import Reception, Roster, meet_clients, natural_key
@@ -32,5 +32,6 @@ __all__ = [
     "meet_clients",
     "natural_key",
     "optimizer_state",
+    "printable",
     "restore_optimizer",
 ]
