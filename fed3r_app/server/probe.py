@@ -72,10 +72,11 @@ def probe(
         train_config=session.question(pack_feature_map(feature_map)),
     )
     _add_costs(recorder, session, strategy)
-    if cohorts.missing:
+    missing = [client for client in tuning.clients if client not in cohorts.counted]
+    if len(cohorts.counted) < (config.min_clients or len(tuning.clients)):
         raise RunError(
-            f"The probe counted {len(cohorts.counted)} of {len(cohorts.clients)} "
-            f"clients; missing: {', '.join(cohorts.missing[:10])}."
+            f"The probe counted {len(cohorts.counted)} of {len(tuning.clients)} "
+            f"clients; missing: {', '.join(missing[:10])}."
         )
     W, present = unpack_classifier(result.arrays.to_numpy_ndarrays())
     held_out = session.held_out(feature_map, tuning.test_features())
