@@ -293,7 +293,8 @@ class ClosedForm:
             evaluated["num_samples"] = metrics["num-examples"]
         counted = metrics["clients-counted"]
         self._recorder.end_round({"clients_counted": counted, **evaluated})
-        self._save_now_and_then()
+        # Who has helped to unmask a sum does so once: every round of such is kept.
+        self._save_now_and_then(at_once=self._secure)
 
     def _find_newcomers(self) -> list[str]:
         """Return clients that have come since the run began, and count their hello."""
@@ -307,11 +308,10 @@ class ClosedForm:
         self._recorder.set_clients(len(everybody))
         return newcomers
 
-    def _save_now_and_then(self) -> None:
+    def _save_now_and_then(self, *, at_once: bool = False) -> None:
         pause = max(_SNAPSHOT_SECONDS, self._save_seconds / _SNAPSHOT_SHARE)
         changed = len(self._strategy.contributions) > self._num_saved
-        # Who has helped to unmask a sum does so once: every such sum is kept.
-        due = self._secure or time.monotonic() - self._last_saved > pause
+        due = at_once or time.monotonic() - self._last_saved > pause
         if changed and due and self._strategy.may_be_told:
             try:
                 self._save_snapshot()

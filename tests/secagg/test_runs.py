@@ -10,6 +10,7 @@ from fed3r_app.client_app import app as client_app
 from fed3r_app.core import FeatureMap, class_means
 from fed3r_app.run_errors import RunError
 from fed3r_app.secagg import IntegerStatistics
+from fed3r_app.snapshots import save_snapshot
 from fed3r_app.wire import secure
 
 STAGES = ("query.keys", "query.share", "query.masked", "query.unmask")
@@ -140,6 +141,18 @@ def test_rounds_take_whole_groups(run, plain, assert_equal):
     outcome = run(14, secagg_group=4, clients_per_round=2)
     assert_equal(outcome, plain(range(14), 14))
     assert outcome.summary["rounds"] == 4  # of 4, 4, 3 and 3 clients
+
+
+def test_the_sums_are_saved_after_each_round_not_after_each_group(run, monkeypatch):
+    saved = []
+
+    def save(path, snapshot):
+        saved.append(len(snapshot.contributions))
+        save_snapshot(path, snapshot)
+
+    monkeypatch.setattr("fed3r_app.run_state.save_snapshot", save)
+    run(50, clients_per_round=20)
+    assert saved == [20, 40, 50, 50]  # and at the end
 
 
 def test_random_features_send_cosines(run, plain, assert_equal):
