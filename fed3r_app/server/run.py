@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 from flwr.serverapp import Grid
@@ -80,10 +81,18 @@ class _Run:
 
     def run(self) -> None:
         """Run the phases that the config asks for."""
-        solution = None if self._config.method == "none" else self._solve()
-        if self._config.finetune != "none":
-            self._fine_tune(self._start(solution))
+        if self._config.finetune == "none":
+            self._solve()
+        else:
+            start = self._start()
+            self._let_go_of_sums()
+            self._fine_tune(start)
         self._recorder.finish(self._outcome)
+
+    def _let_go_of_sums(self) -> None:
+        """Free the statistics, which may be larger than all that trains."""
+        self._snapshot = None
+        gc.collect()  # the strategy and what it calls refer to each other
 
     def _load_earlier(self) -> tuple[Snapshot | None, Checkpoint | None]:
         """Return what earlier parts of the run have left, if it is to be resumed."""
@@ -189,10 +198,11 @@ class _Run:
             if self._outcome["accuracy"] is None:  # the server has no test images
                 self._outcome["accuracy"] = result.accuracy
 
-    def _start(self, solution: Solution | None) -> Start:
+    def _start(self) -> Start:
         """Return where the fine-tuning starts."""
-        if solution is None:
+        if self._config.method == "none":
             return random_start(self._session)
+        solution = self._solve()
         if self._config.temperature != "auto":
             return closed_form_start(solution, self._config.temperature)
         if self._checkpoint:

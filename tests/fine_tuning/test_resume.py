@@ -1,11 +1,13 @@
 """Checkpoints: what goes on from one ends where an uninterrupted run ends."""
 
+import gc
 import logging
 
 import numpy as np
 import pytest
 import torch
 
+from fed3r_app.core import RidgeStatistics, RunningSum
 from fed3r_app.run_errors import RunError
 
 LP = {"finetune": "lp", "partition": "by-class", "clients_per_round": 3, "lr": 0.01}
@@ -159,6 +161,24 @@ def test_a_fine_tuning_that_has_begun_asks_nobody_for_statistics(run, same_model
     assert torch.equal(resumed.model.present, whole.model.present)
     for key in ("status", "missing_clients", "closed_form_accuracy"):
         assert resumed.summary[key] == whole.summary[key]
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_no_sums_are_held_while_the_classifier_trains(run, resume):
+    def count_sums():
+        kinds = (RidgeStatistics, RunningSum)
+        return sum(type(one) in kinds for one in gc.get_objects())
+
+    def look(message, context):
+        if message.metadata.message_type == "train":
+            held.append(count_sums())
+
+    run(4, rounds=1, **LP)
+    gc.collect()
+    before, held = count_sums(), []
+    name = "it" if resume else "other"
+    run(4, rounds=2, resume=resume, run_name=name, disturb=look, **LP)
+    assert held and max(held) == before
 
 
 def test_a_tuned_run_does_not_go_on_without_its_fine_tuning(run, same_model):
