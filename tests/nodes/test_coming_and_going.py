@@ -78,6 +78,17 @@ def test_resuming_takes_it_in_with_its_class(federation, clinics, is_pooled):
     assert kinds.count(STATISTICS) == 1, "only the new one is asked"
 
 
+def test_the_flops_of_the_average_client_do_not_show_who_came_when(
+    federation, clinics, summary_of
+):
+    labels = ",".join(LABELS)
+    whole = federation.run(clinics, run_name="whole", labels=labels)
+    federation.run(clinics[:3], labels=labels)
+    parts = federation.run(clinics, resume=True, labels=labels)
+    flops = [summary_of(one)["flops_per_client"] for one in (whole, parts)]
+    assert flops[0] == pytest.approx(flops[1], rel=1e-12)
+
+
 def test_resuming_keeps_the_classes_of_those_who_are_gone(
     federation, clinics, is_pooled, model_of
 ):
