@@ -297,14 +297,10 @@ class ClosedForm:
         self._save_now_and_then(at_once=self._secure)
 
     def _find_newcomers(self) -> list[str]:
-        """Return clients that have come since the run began, and count their hello."""
-        roster = self._roster
-        up, down = roster.upload_bytes, roster.download_bytes
-        newcomers = self._session.welcome(self._state.forgotten)
-        self._recorder.add_costs(
-            up=roster.upload_bytes - up, down=roster.download_bytes - down
-        )
-        everybody = self._state.expected.union(roster.clients, self.cohorts.clients)
+        """Return clients that have come since the run began."""
+        forgotten, known = self._state.forgotten, self.cohorts.clients
+        newcomers = self._session.welcome(self._recorder, forgotten=forgotten)
+        everybody = self._state.expected.union(self._roster.clients, known)
         self._recorder.set_clients(len(everybody))
         return newcomers
 

@@ -143,6 +143,7 @@ class FineTuning:
         question = self._session.question(self._question().pack())
         while self._trained < config.rounds and not self._stopped_early():
             number = self._trained + 1
+            self._session.welcome(self._recorder, only=self.clients)
             result = self._rounds.run(
                 grid,
                 number,

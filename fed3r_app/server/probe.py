@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from logging import INFO
 
 from flwr.common.logger import log
@@ -65,6 +66,8 @@ def probe(
     )
     start = RidgeStatistics.zeros(feature_map.dim, session.num_classes, session.device)
     strategy = make_strategy(session, roster, cohorts, feature_map, start)
+    find_newcomers = partial(session.welcome, recorder, only=tuning.clients)
+    strategy.find_newcomers = find_newcomers
     result = strategy.start(
         grid,
         pack_arrays(tuning.backbone_arrays()),

@@ -20,6 +20,7 @@ from fed3r_app.flop_memory import forward_flops
 from fed3r_app.held_out import HeldOut
 from fed3r_app.label_space import LabelSpace
 from fed3r_app.progress import Progress
+from fed3r_app.recorder import Recorder
 from fed3r_app.run_directory import RunDirectory
 from fed3r_app.server_data import ServerData
 from fed3r_app.snapshots import Setting
@@ -139,10 +140,31 @@ class Session:
         log(INFO, "%d clients", len(roster.clients))
         return roster
 
-    def welcome(self, forgotten: Collection[str] = ()) -> list[str]:
-        """Return clients that have come since, or have come back as another node."""
-        newcomers = set(self._reception.welcome_newcomers()) - set(forgotten)
-        self._reception.roster.leave_out(forgotten)
+    def welcome(
+        self,
+        recorder: Recorder,
+        *,
+        forgotten: Collection[str] = (),
+        only: Collection[str] = (),
+    ) -> list[str]:
+        """Return clients that have come since, or have come back as another node.
+
+        Parameters
+        ----------
+        recorder : Recorder
+            Where the costs of their hellos go.
+        forgotten, only : collection of str
+            See `meet`.
+        """
+        roster = self._reception.roster
+        up, down = roster.upload_bytes, roster.download_bytes
+        newcomers = set(self._reception.welcome_newcomers())
+        recorder.add_costs(
+            up=roster.upload_bytes - up, down=roster.download_bytes - down
+        )
+        left_out = {*forgotten, *_others(newcomers, only)}
+        roster.leave_out(left_out)
+        newcomers -= left_out
         strangers = self._refuse_strangers(newcomers) if self.is_local else []
         welcomed = sorted(newcomers - set(strangers), key=natural_key)
         if welcomed:
