@@ -95,7 +95,9 @@ class ClosedForm:
         self._state = state
         self._roster = roster
         everybody = {*roster.clients, *state.expected, *state.forgotten}
-        self._settings = self._what_sums_depend_on(len(everybody))
+        self._settings = self._what_sums_depend_on(
+            roster.num_partitions or len(everybody)
+        )
         if earlier:
             check_settings(earlier.settings, self._settings)
         self.cohorts = self._make_cohorts(roster, earlier)
@@ -210,14 +212,14 @@ class ClosedForm:
         if shortfall:
             raise RunError(shortfall)
 
-    def _what_sums_depend_on(self, num_clients: int) -> dict[str, Setting]:
+    def _what_sums_depend_on(self, num_parts: int) -> dict[str, Setting]:
         """Return what must not change between the parts of a run."""
         session = self._session
         return {
             **session.what_features_depend_on(),
             "dp-epsilon": session.config.dp_epsilon,
-            # A data set is split by the number of clients; nodes have their own.
-            "clients": None if session.is_local else num_clients,
+            # A data set is split into so many parts; nodes have their own.
+            "clients": None if session.is_local else num_parts,
             **asdict(self._map),
             **self._what_secure_sums_depend_on(),
         }

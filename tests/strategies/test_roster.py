@@ -81,6 +81,14 @@ def test_two_nodes_with_one_client_id_are_refused(make_grid, node):
         meet_clients(grid, wait_for=0, timeout=10)
 
 
+def test_nodes_that_split_the_data_otherwise_are_refused(make_grid, node):
+    grid = make_grid({1: node("0", 2), 2: node("1", 3)})
+    with pytest.raises(RunError, match=r"num-partitions must be \d as .*would overlap"):
+        meet_clients(grid, wait_for=0, timeout=10)
+    roster = meet_clients(grid, wait_for=0, timeout=10, strict=False)
+    assert len(roster.clients) == len(roster.refused) == 1
+
+
 def test_an_error_is_asked_again(make_grid, node, fail):
     tries = iter(range(10))
     good = node("0", 1)
