@@ -234,10 +234,10 @@ class _Run:
             "best_round": tuning.best_round,
         }
         model = tuning.saved_model()
-        if session.is_local:
-            self._evaluate_at_clients(
-                (model.W, model.present), model.feature_map, model.backbone_arrays
-            )
+        self._outcome.pop("client_accuracy", None)  # it is of the start
+        self._evaluate_at_clients(
+            (model.W, model.present), model.feature_map, model.backbone_arrays
+        )
         if config.probe or config.refit:
             probed = probe(session, self._grid, self._roster, tuning, self._recorder)
             self._outcome["probe_accuracy"] = probed.accuracy
