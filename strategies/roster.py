@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
@@ -99,19 +98,6 @@ class Roster:
         """Put the clients in order, whatever the order they came in."""
         order = sorted(self.nodes.items(), key=lambda item: natural_key(item[0]))
         self.nodes = dict(order)
-
-
-def meet_clients(
-    grid: Grid, *, wait_for: int, timeout: float, **options: Any
-) -> Roster:
-    """Return everybody who takes part, once all that are expected have answered.
-
-    The parameters are those of `Reception` and `Reception.gather`.
-    """
-    with_moments = options.pop("with_moments", False)
-    reception = Reception(grid, timeout=timeout, **options)
-    reception.gather(wait_for, with_moments)
-    return reception.roster
 
 
 class Reception:

@@ -247,7 +247,7 @@ class _CohortGrid(Grid):
 
 
 def _average_running(replies: Sequence[Message]) -> ArrayRecord | None:
-    """Take the running statistics out of the replies; return their mean."""
+    """Take the running statistics out of the replies; return their mean by images."""
     contents = []
     for reply in replies:
         if RUNNING in reply.content:

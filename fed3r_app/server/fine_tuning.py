@@ -259,7 +259,7 @@ class FineTuning:
             self._session.forward_flops,
             c,
         )
-        one_way = training_bytes(values, result.clients, rounds=1)
+        one_way = training_bytes(values, result.clients)
         self._recorder.add_costs(
             up=result.upload_bytes,
             down=result.download_bytes,

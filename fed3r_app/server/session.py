@@ -78,7 +78,7 @@ class Session:
         self.test_features = self._data.test_features(
             self.backbone, self.device, config.extract_dtype
         )
-        # Flower's clients are starting meanwhile: build the network now, not later.
+        # Counted now, while Flower's clients are starting: it may need the network.
         _ = self.forward_flops
 
     @property

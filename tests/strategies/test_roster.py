@@ -8,7 +8,7 @@ import torch
 
 from fed3r_app.core import FeatureMoments
 from fed3r_app.run_errors import RunError
-from strategies import meet_clients
+from strategies import Reception
 
 
 @pytest.fixture
@@ -19,6 +19,13 @@ def node(say_hello):
         return lambda message: say_hello(message, client, num_partitions, moments)
 
     return make
+
+
+def meet_clients(grid, wait_for, timeout, with_moments=False, **options):
+    """Return everybody who takes part."""
+    reception = Reception(grid, timeout=timeout, **options)
+    reception.gather(wait_for, with_moments)
+    return reception.roster
 
 
 def test_clients_are_sorted_by_number_and_names_come_last(make_grid, node):
