@@ -130,6 +130,8 @@ class FineTuning:
             fixed=pack_arrays(start.classifier) if config.finetune == "feat" else None,
         )
         self._trained = 0
+        # Of the held-out images, after so many rounds.
+        self._features: tuple[int, Tensor | None] = (0, None)
         self._without_gain = 0
         self.accuracy: float | None = None
         self.best_accuracy: float | None = None
@@ -201,15 +203,17 @@ class FineTuning:
         session = self._session
         if session.test_images is None or not self._moves_backbone:
             return session.test_features
-        rows = np.arange(len(session.test_images))
-        dtype = session.config.extract_dtype
-        return extract_features(
-            self.backbone(),
-            session.test_images,
-            rows,
-            device=session.device,
-            dtype=dtype,
-        )
+        rounds, features = self._features
+        if rounds != self._trained or features is None:  # a probe asks once more
+            features = extract_features(
+                self.backbone(),
+                session.test_images,
+                np.arange(len(session.test_images)),
+                device=session.device,
+                dtype=session.config.extract_dtype,
+            )
+            self._features = (self._trained, features)
+        return features
 
     @property
     def _moves_backbone(self) -> bool:

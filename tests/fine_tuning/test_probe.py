@@ -78,6 +78,21 @@ def test_a_probe_alone_saves_the_softmax(run, few_images):
     assert outcome.summary["probe_accuracy"] == accuracy(model, data, W)
 
 
+def test_the_probe_takes_the_features_of_the_last_evaluation(
+    run, few_images, monkeypatch
+):
+    made = []
+
+    def extract(*arguments, **options):
+        made.append(arguments)
+        return extract_features(*arguments, **options)
+
+    monkeypatch.setattr("fed3r_app.server.fine_tuning.extract_features", extract)
+    outcome = run(2, probe=True, **few_images | {"finetune": "feat", "rounds": 2})
+    assert outcome.summary["probe_accuracy"] is not None
+    assert len(made) == 2  # one a round
+
+
 def test_a_probe_needs_no_more_clients_than_the_run(run, few_images):
     def fail(message, context):
         probed = message.content.array_records.get("arrays")
