@@ -283,9 +283,7 @@ def _metrics_problem(metrics: MetricRecord) -> str | None:
     return None
 
 
-def _arrays_problem(
-    records: Mapping[str, ArrayRecord], expected: Layout
-) -> str | None:
+def _arrays_problem(records: Mapping[str, ArrayRecord], expected: Layout) -> str | None:
     try:
         arrays = _read(records)
     except RecordError as error:

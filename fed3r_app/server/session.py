@@ -27,7 +27,6 @@ from fed3r_app.snapshots import Setting
 from fed3r_app.wire import with_labels
 from strategies import IN_FLIGHT, Reception, Roster, natural_key
 
-
 # The keys of the run config that a client's features depend on.
 _OF_FEATURES = (
     *("dataset", "partition", "alpha", "seed"),
