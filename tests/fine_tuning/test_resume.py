@@ -163,6 +163,17 @@ def test_a_fine_tuning_that_has_begun_asks_nobody_for_statistics(run, same_model
         assert resumed.summary[key] == whole.summary[key]
 
 
+def test_sums_that_were_lost_are_asked_for_again(run, same_model):
+    whole = run(4, run_name="whole", rounds=2, **LP)
+    path = run(4, rounds=1, **LP).directory / "statistics.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    path.with_name("statistics.earlier.safetensors").unlink(missing_ok=True)
+    resumed = run(4, rounds=2, resume=True, **LP)
+    kinds = [each.kind for each in resumed.exchanges]
+    assert kinds.count("train.statistics") == 4
+    same_model(resumed.model, whole.model)
+
+
 @pytest.mark.parametrize("resume", [False, True])
 def test_no_sums_are_held_while_the_classifier_trains(run, resume):
     def count_sums():
