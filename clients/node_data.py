@@ -34,7 +34,7 @@ class NodeData:
         test = None if self.tells_only_sums else self.dataset.test
         return Hello(
             self.client_id,
-            self.num_partitions,
+            num_partitions=0,  # its images are no part of anything
             class_names=self.classes_to_tell,
             num_test_images=len(test) if test else 0,
         )

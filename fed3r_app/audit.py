@@ -140,7 +140,7 @@ def _difference(
 
 def _check_model(run: SavedRun) -> Iterator[Finding]:
     """Check that the model is the solution of the sums as they are now."""
-    if run.config.finetune != "none" or not run.directory.model_path.is_file():
+    if run.is_fine_tuned or not run.directory.model_path.is_file():
         return
     model = load_model(run.directory.model_path)
     expected = _solution(run, model)

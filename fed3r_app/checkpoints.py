@@ -30,6 +30,8 @@ class Checkpoint:
         Rounds trained, temperature, best round and accuracy so far.
     progress : dict
         Rounds, bytes and seconds so far.
+    clients : tuple of str
+        Those that train, fixed when the fine-tuning began.
     """
 
     arrays: Named
@@ -38,6 +40,7 @@ class Checkpoint:
     settings: dict[str, Setting]
     numbers: dict[str, float | int | None]
     progress: dict[str, int | float]
+    clients: tuple[str, ...] = ()
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -51,6 +54,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "settings": checkpoint.settings,
         "numbers": checkpoint.numbers,
         "progress": checkpoint.progress,
+        "clients": checkpoint.clients,
     }
     write_tensors(path, _KIND, tensors, about)
 
@@ -66,5 +70,5 @@ def load_checkpoint(path: Path) -> Checkpoint:
         arrays=groups["arrays"],
         running=groups["running"],
         optimizer=groups["optimizer"],
-        **about,
+        **about | {"clients": tuple(about.get("clients", ()))},
     )

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from clients import bridge
 from clients.node import Node
+from clients.node_data import NodeData
 from clients.secure_client import SecureClient
 from clients.statistics_client import StatisticsClient
 from clients.training_setup import TrainingNode
@@ -94,7 +95,7 @@ def temperature(message: Message, context: Context) -> Message:
 @bridge.reply_with_errors
 def train(message: Message, context: Context) -> Message:
     """Reply with the arrays trained on this client's images."""
-    _in_the_clear(Node(context))
+    _check_in_the_clear(NodeData(context))
     node = TrainingNode(context, message.content)
     reply = bridge.fit(node.client, message, partial(keep_names, _arrays(message)))
     node.complete(reply.content)
@@ -105,7 +106,7 @@ def train(message: Message, context: Context) -> Message:
 @bridge.reply_with_errors
 def keys(message: Message, context: Context) -> Message:
     """Secure aggregation 1: reply with fresh public keys."""
-    client = _secure_client(Node(context), context)
+    client = _secure_client(NodeData(context), context)
     return Message(client.keys(message.content), reply_to=message)
 
 
@@ -113,7 +114,7 @@ def keys(message: Message, context: Context) -> Message:
 @bridge.reply_with_errors
 def share(message: Message, context: Context) -> Message:
     """Secure aggregation 2: reply with sealed shares of the secret keys."""
-    client = _secure_client(Node(context), context)
+    client = _secure_client(NodeData(context), context)
     return Message(client.share(message.content), reply_to=message)
 
 
@@ -131,11 +132,11 @@ def masked(message: Message, context: Context) -> Message:
 @bridge.reply_with_errors
 def unmask(message: Message, context: Context) -> Message:
     """Secure aggregation 4: reply with the shares that unmask the group's sum."""
-    client = _secure_client(Node(context), context)
+    client = _secure_client(NodeData(context), context)
     return Message(client.unmask(message.content), reply_to=message)
 
 
-def _secure_client(node: Node, context: Context) -> SecureClient:
+def _secure_client(node: NodeData, context: Context) -> SecureClient:
     if node.config.privacy != SECAGG:
         raise ValueError(f"privacy must be {SECAGG!r}, got {node.config.privacy!r}.")
     mark = AnsweredMark(cache_dir() / SECAGG, context.run_id, node.client_id)
@@ -167,19 +168,18 @@ def _integers(
     return integers.vector()
 
 
-def _in_the_clear(node: Node) -> Node:
-    """Return the node, unless what it would send must not be seen by itself."""
+def _check_in_the_clear(node: NodeData) -> None:
+    """Raise if what the node would send must not be seen by itself."""
     if node.config.privacy == SECAGG:
         raise ValueError(
             f"privacy = {SECAGG!r}: nothing of a single client travels in the clear."
         )
-    return node
 
 
 def _statistics_client(
     node: Node, feature_map: FeatureMap, *, test: bool = False
 ) -> StatisticsClient:
-    node = _in_the_clear(node)
+    _check_in_the_clear(node)
     check_feature_map(node.config.dp_epsilon, feature_map)
     upload, dtype = node.config.upload, node.config.upload_dtype
     return StatisticsClient(node.local_data(test=test), feature_map, upload, dtype)

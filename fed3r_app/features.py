@@ -147,9 +147,11 @@ def _batches(
             yield start, features.float().cpu()
 
 
-@lru_cache(maxsize=4)
+# One: clients that share a process share their backbone, too, and a tuned one is
+# another object for every message, never asked for again.
+@lru_cache(maxsize=1)
 def _network(backbone: Backbone, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Return the backbone's network made fast, once per process."""
+    """Return the backbone's network made fast; the last one is kept."""
     return fast_copy(backbone.module, device, dtype)
 
 

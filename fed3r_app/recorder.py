@@ -37,7 +37,10 @@ class Recorder:
         self._download_bytes = int(progress.get("download_bytes", 0))
         self._paper_upload_bytes = int(progress.get("paper_upload_bytes", 0))
         self._paper_download_bytes = int(progress.get("paper_download_bytes", 0))
-        self._flops = float(progress.get("flops_per_client", 0.0))
+        # A mean over the clients of then: the sum stays, whoever has come since.
+        clients_then = progress.get("clients", num_clients)
+        flops_then = float(progress.get("flops_per_client", 0.0))
+        self._flops = flops_then * (clients_then / num_clients)
         self._started = time.monotonic() - progress.get("seconds", 0.0)
         directory.drop_metrics_after(self.rounds)
 
@@ -82,7 +85,11 @@ class Recorder:
 
     def progress(self) -> Progress:
         """Return what a resumed run goes on from."""
-        return {"rounds": self.rounds, **self.costs()}
+        return {
+            "rounds": self.rounds,
+            "clients": self._num_clients,
+            **self.costs(),
+        }
 
     def finish(self, outcome: Mapping[str, object]) -> None:
         """Write the summary and the picture, and show both."""

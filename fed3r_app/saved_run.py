@@ -76,13 +76,17 @@ class SavedRun:
             )
         self.check_is_closed_form()
 
+    @property
+    def is_fine_tuned(self) -> bool:
+        """Whether the run has a fine-tuning, from its beginning or added later."""
+        return self.config.finetune != "none" or self.directory.checkpoint_path.exists()
+
     def check_is_closed_form(self) -> None:
         """Raise if the run's model has been fine-tuned."""
-        if self.config.finetune != "none":
+        if self.is_fine_tuned:
             raise ValueError(
-                f"{self.directory.path} must be a run without fine-tuning, got "
-                f"finetune = {self.config.finetune!r}: a trained model can't be taken "
-                "apart again."
+                f"{self.directory.path} must be a run without fine-tuning, got one "
+                "with: a trained model can't be taken apart again."
             )
 
     def check_counts(self, client: str) -> None:

@@ -3,10 +3,10 @@
 from strategies.client_evaluation import evaluate_on_clients
 from strategies.cohorts import Cohorts
 from strategies.exchange import IN_FLIGHT, exchange
-from strategies.fed3r import Fed3R, Release
+from strategies.fed3r import Fed3R, Release, printable
 from strategies.fedncm import FedNCM
 from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
-from strategies.roster import Reception, Roster, meet_clients, natural_key
+from strategies.roster import Reception, Roster, natural_key
 from strategies.scaffold import Scaffold
 from strategies.secure_aggregation import SecureAggregation, SecureFedNCM
 from strategies.secure_cohorts import SecureCohorts
@@ -29,8 +29,8 @@ __all__ = [
     "evaluate_on_clients",
     "exchange",
     "make_optimizer",
-    "meet_clients",
     "natural_key",
     "optimizer_state",
+    "printable",
     "restore_optimizer",
 ]

@@ -107,6 +107,11 @@ class Cohorts:
                 self._open.add(client)
                 self._queue.append(client)
 
+    def close(self) -> None:
+        """Ask nobody any more: who is missing stays so."""
+        self._open.clear()
+        self._queue.clear()
+
     def draw(self) -> list[str]:
         """Return the clients to ask in the next round."""
         self._rounds += 1

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from logging import WARNING
-from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
@@ -39,8 +38,9 @@ class Roster:
         How many test images such a client holds.
     refused : dict
         Why a client, or a node whose client is not known, does not take part.
-    simulated : bool
-        Whether the clients are parts of one data set, and many share a machine.
+    num_partitions : int
+        Into how many parts the clients' one data set is split; 0 where each has its
+        own images.
     moments : FeatureMoments or None
         The sum of what the clients told of their features.
     upload_bytes, download_bytes : int
@@ -51,7 +51,7 @@ class Roster:
     class_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     num_test_images: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
-    simulated: bool = False
+    num_partitions: int = 0
     moments: FeatureMoments | None = None
     upload_bytes: int = 0
     download_bytes: int = 0
@@ -64,7 +64,8 @@ class Roster:
     @property
     def in_flight(self) -> int:
         """How many clients may be asked at the same time; real nodes all of them."""
-        return IN_FLIGHT if self.simulated else max(len(self.nodes), IN_FLIGHT)
+        # Parts of one data set are simulated, as a rule: many share a machine.
+        return IN_FLIGHT if self.num_partitions else max(len(self.nodes), IN_FLIGHT)
 
     def client_of(self, node: int) -> str | None:
         """Return who is at a node, by a search: ask for few."""
@@ -79,7 +80,7 @@ class Roster:
         self.nodes[client] = node
         self.class_names[client] = hello.class_names
         self.num_test_images[client] = hello.num_test_images
-        self.simulated |= hello.num_partitions > 0
+        self.num_partitions = self.num_partitions or hello.num_partitions
 
     def refuse(self, client: str, reason: str) -> None:
         """Leave a client out."""
@@ -97,19 +98,6 @@ class Roster:
         """Put the clients in order, whatever the order they came in."""
         order = sorted(self.nodes.items(), key=lambda item: natural_key(item[0]))
         self.nodes = dict(order)
-
-
-def meet_clients(
-    grid: Grid, *, wait_for: int, timeout: float, **options: Any
-) -> Roster:
-    """Return everybody who takes part, once all that are expected have answered.
-
-    The parameters are those of `Reception` and `Reception.gather`.
-    """
-    with_moments = options.pop("with_moments", False)
-    reception = Reception(grid, timeout=timeout, **options)
-    reception.gather(wait_for, with_moments)
-    return reception.roster
 
 
 class Reception:
@@ -249,8 +237,15 @@ class Reception:
         return Message(content, dst_node_id=node, message_type=HELLO)
 
     def _introduce(self, node: int, hello: Hello) -> None:
-        """Take a client in, unless another node has its name."""
-        client = hello.client_id
+        """Take a client in, unless another node has its name or it splits otherwise."""
+        client, parts = hello.client_id, self.roster.num_partitions
+        if parts and hello.num_partitions != parts:
+            self.roster.refuse(
+                f"node {node}",
+                f"num-partitions must be {parts} as at the other nodes, got "
+                f"{hello.num_partitions} from client {client}: parts would overlap.",
+            )
+            return
         known = self.roster.nodes.get(client, node)
         if known == node:
             self.roster.add(node, hello)

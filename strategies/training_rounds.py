@@ -8,9 +8,11 @@ are averaged apart, and a round without a valid reply is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import WARNING
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -19,14 +21,18 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from flwr.supercore.run import Run
+from numpy.typing import NDArray
 
 from fed3r_app.run_errors import RunError
-from fed3r_app.wire import FIXED, RUNNING, count_bytes
+from fed3r_app.wire import FIXED, RUNNING, RecordError, count_bytes, read_array
 from strategies.exchange import exchange
+from strategies.fed3r import printable
 from strategies.roster import Roster
 
-# record -> array -> shape
-Shapes = dict[str, dict[str, tuple[int, ...]]]
+# record -> array -> dtype and shape
+Layout = dict[str, dict[str, tuple[str, tuple[int, ...]]]]
+Named = dict[str, dict[str, NDArray[Any]]]
+_METRICS, _NUM_EXAMPLES, _LOSS = "metrics", "num-examples", "train-loss"
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +56,9 @@ class TrainingRounds:
     optimizer : FedAvg
         Flower's FedAvg or a subclass; it does the averaging.
     roster : Roster
-        The clients and their nodes.
+        The nodes of those clients that are there.
+    clients : sequence of str
+        All clients to draw from, there or not.
     per_round : int
         Clients a round, distinct; 0 means all.
     seed : int
@@ -63,6 +71,7 @@ class TrainingRounds:
         self,
         optimizer: FedAvg,
         roster: Roster,
+        clients: Sequence[str],
         *,
         per_round: int,
         seed: int,
@@ -70,7 +79,8 @@ class TrainingRounds:
     ) -> None:
         self.optimizer = optimizer
         self._roster = roster
-        self._per_round = min(per_round or len(roster.nodes), len(roster.nodes))
+        self._clients = clients
+        self._per_round = min(per_round or len(clients), len(clients))
         self._seed = seed
         self._fixed = fixed
         self._have_fixed: set[int] = set()
@@ -80,7 +90,7 @@ class TrainingRounds:
     def cohort(self, number: int) -> list[str]:
         """Return the clients of a round."""
         random = np.random.default_rng([self._seed, number])
-        size, clients = self._per_round, self._roster.clients
+        size, clients = self._per_round, self._clients
         drawn = random.choice(len(clients), size, replace=False)
         return [clients[i] for i in sorted(drawn)]
 
@@ -94,7 +104,10 @@ class TrainingRounds:
         timeout: float,
     ) -> TrainedRound:
         """Train one round; raise RunError if no reply was valid."""
-        nodes = {self._roster.nodes[client]: client for client in self.cohort(number)}
+        cohort, self._failures = self.cohort(number), {}
+        nodes = self._nodes_of(cohort)
+        if not nodes:
+            raise self._all_failed(number, cohort)
         offered = _CohortGrid(grid, list(nodes))
         # Flower writes the round's number into the config it is given.
         config = ConfigRecord(dict(config.items()))
@@ -105,10 +118,7 @@ class TrainingRounds:
         replies = list(exchange(grid, messages, timeout=timeout, in_flight=at_once))
         good, up = self._sort_out(replies, nodes, _to_come_back(messages[0]))
         if not good:
-            reason = next(iter(self._failures.values()))
-            raise RunError(
-                f"All {len(nodes)} clients of round {number} failed; one said: {reason}"
-            )
+            raise self._all_failed(number, cohort)
         # Flower's mean of the rest; ours of the running statistics is Flower's too.
         averaged = _average_running(good)
         trained, metrics = self.optimizer.aggregate_train(number, good)
@@ -116,11 +126,25 @@ class TrainingRounds:
         return TrainedRound(
             arrays=trained,
             running=averaged,
-            loss=_number(metrics, "train-loss"),
+            loss=_number(metrics, _LOSS),
             clients=len(good),
             num_samples=sum(_num_examples(reply) for reply in good),
             upload_bytes=up,
             download_bytes=down,
+        )
+
+    def _nodes_of(self, cohort: Sequence[str]) -> dict[int, str]:
+        """Return the clients of a round by their nodes; who is gone has failed."""
+        known = self._roster.nodes
+        for client in cohort:
+            if client not in known:
+                self._fail(client, "not connected")
+        return {known[client]: client for client in cohort if client in known}
+
+    def _all_failed(self, number: int, cohort: Sequence[str]) -> RunError:
+        reason = next(iter(self._failures.values()))
+        return RunError(
+            f"All {len(cohort)} clients of round {number} failed; one said: {reason}"
         )
 
     def _complete(self, message: Message, running: ArrayRecord | None) -> Message:
@@ -136,18 +160,18 @@ class TrainingRounds:
         )
 
     def _sort_out(
-        self, replies: Iterable[Message], nodes: dict[int, str], expected: Shapes
+        self, replies: Iterable[Message], nodes: dict[int, str], expected: Layout
     ) -> tuple[list[Message], int]:
         """Return the valid replies in the order of the clients, and all bytes."""
         good: dict[int, Message] = {}
-        up, self._failures = 0, {}
+        up = 0
         for reply in replies:
             node = reply.metadata.src_node_id
             if node not in nodes:
                 continue
             if reply.has_error():
                 self._have_fixed.discard(node)
-                self._fail(nodes[node], reply.error.reason or "no reason given")
+                self._fail(nodes[node], reply.error.reason)
                 continue
             up += count_bytes(reply.content)
             self._have_fixed.add(node)
@@ -156,6 +180,7 @@ class TrainingRounds:
             else:
                 good[node] = reply
                 self._note_lost_state(node, nodes[node], reply)
+                _drop_other_metrics(reply)
         for node, client in nodes.items():
             if node not in good and client not in self._failures:
                 self._fail(client, "no reply")
@@ -163,14 +188,14 @@ class TrainingRounds:
         return [good[node] for node in nodes if node in good], up
 
     def _note_lost_state(self, node: int, client: str, reply: Message) -> None:
-        fresh = reply.content.metric_records["metrics"].get("fresh-control")
+        fresh = reply.content.metric_records[_METRICS].get("fresh-control")
         if fresh and node in self._have_trained:
             log(WARNING, "Client %s lost its control variate: zero again", client)
         self._have_trained.add(node)
 
-    def _fail(self, client: str, reason: str) -> None:
-        self._failures[client] = reason
-        log(WARNING, "Client %s failed: %s", client, reason)
+    def _fail(self, client: str, reason: str | None) -> None:
+        self._failures[client] = printable(reason)
+        log(WARNING, "Client %s failed: %s", client, self._failures[client])
 
 
 class _CohortGrid(Grid):
@@ -222,46 +247,81 @@ class _CohortGrid(Grid):
 
 
 def _average_running(replies: Sequence[Message]) -> ArrayRecord | None:
-    """Take the running statistics out of the replies; return their plain mean."""
+    """Take the running statistics out of the replies; return their mean by images."""
     contents = []
     for reply in replies:
         if RUNNING in reply.content:
-            metrics = reply.content.metric_records["metrics"]
+            metrics = reply.content.metric_records[_METRICS]
             taken = reply.content.array_records[RUNNING]
             del reply.content[RUNNING]
-            contents.append(RecordDict({RUNNING: taken, "metrics": metrics}))
-    return aggregate_arrayrecords(contents, "num-examples") if contents else None
+            contents.append(RecordDict({RUNNING: taken, _METRICS: metrics}))
+    return aggregate_arrayrecords(contents, _NUM_EXAMPLES) if contents else None
 
 
-def _to_come_back(question: Message) -> Shapes:
-    """Return the shapes of what a question holds and its reply must hold too."""
+def _to_come_back(question: Message) -> Layout:
+    """Return the layout of what a question holds and its reply must hold too."""
     records = question.content.array_records.items()
-    return {key: _shapes(record) for key, record in records if key != FIXED}
+    return _layout(_read({key: record for key, record in records if key != FIXED}))
 
 
-def _problem(reply: Message, expected: Shapes) -> str | None:
+def _problem(reply: Message, expected: Layout) -> str | None:
     """Return why a reply can't be averaged in, else None."""
-    records = reply.content.array_records
-    if "arrays" not in records or "metrics" not in reply.content.metric_records:
+    arrays, metrics = reply.content.array_records, reply.content.metric_records
+    if "arrays" not in arrays or set(metrics) != {_METRICS}:
         return "its reply has no arrays or no metrics"
-    if not _num_examples(reply):
+    return _metrics_problem(metrics[_METRICS]) or _arrays_problem(arrays, expected)
+
+
+def _metrics_problem(metrics: MetricRecord) -> str | None:
+    count, loss = metrics.get(_NUM_EXAMPLES), metrics.get(_LOSS)
+    if type(count) is not int or count < 0:
+        return f"its {_NUM_EXAMPLES} must be a whole number >= 0, got {count!r}"
+    if not count:
         return "it has no images"
-    if {key: _shapes(record) for key, record in records.items()} != expected:
+    if type(loss) not in (int, float) or not math.isfinite(_number(metrics, _LOSS)):
+        return f"its {_LOSS} must be a finite number, got {loss!r}"
+    return None
+
+
+def _arrays_problem(records: Mapping[str, ArrayRecord], expected: Layout) -> str | None:
+    try:
+        arrays = _read(records)
+    except RecordError as error:
+        return str(error)
+    if _layout(arrays) != expected:
         return "its arrays are not those it was sent"
-    for record in records.values():
-        for name, array in record.items():
-            if not np.isfinite(array.numpy()).all():
+    for named in arrays.values():
+        for name, array in named.items():
+            if not np.isfinite(array).all():
                 return f"its {name} is not finite"
     return None
 
 
-def _shapes(record: ArrayRecord) -> dict[str, tuple[int, ...]]:
+def _read(records: Mapping[str, ArrayRecord]) -> Named:
+    return {
+        key: {name: read_array(record, name) for name in record}
+        for key, record in records.items()
+    }
+
+
+def _layout(arrays: Named) -> Layout:
     # Of the data itself: what a reply says about it may be wrong.
-    return {name: array.numpy().shape for name, array in record.items()}
+    return {
+        key: {name: (array.dtype.str, array.shape) for name, array in named.items()}
+        for key, named in arrays.items()
+    }
+
+
+def _drop_other_metrics(reply: Message) -> None:
+    """Keep the metrics that are averaged: Flower wants the same from everybody."""
+    metrics = reply.content.metric_records[_METRICS]
+    kept = {key: metrics[key] for key in (_NUM_EXAMPLES, _LOSS)}
+    reply.content[_METRICS] = MetricRecord(kept)
 
 
 def _num_examples(reply: Message) -> int:
-    return int(_number(reply.content.metric_records["metrics"], "num-examples"))
+    metrics = reply.content.metric_records[_METRICS]
+    return int(_number(metrics, _NUM_EXAMPLES))
 
 
 def _number(metrics: MetricRecord, key: str) -> float:

@@ -25,6 +25,7 @@ def make_checkpoint(seed=0):
         settings={"lr": 0.1 + 0.2, "optimizer": "fedavgm", "augment": False},
         numbers={"trained": 3, "accuracy": None, "best_accuracy": 0.1 + 0.2},
         progress={"rounds": 5, "upload_bytes": 2**53 + 1, "seconds": 1e-17},
+        clients=("2", "10", "clinic-a"),
     )
 
 
@@ -43,7 +44,7 @@ def test_save_then_load_is_the_identity(path):
         for name, value in mine.items():
             assert value.dtype == theirs[name].dtype
             assert torch.equal(value, theirs[name])
-    for part in ("settings", "numbers", "progress"):
+    for part in ("settings", "numbers", "progress", "clients"):
         assert getattr(saved, part) == getattr(loaded, part)
 
 

@@ -1,5 +1,7 @@
 """Features: as fast as may be, equal to the plain network's, never made twice."""
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +79,16 @@ def plain_features(backbone: Backbone, images: NoiseImages, rows: list[int]) -> 
         for row in rows
     ]
     return torch.cat(singles)
+
+
+def test_a_network_is_let_go_of_when_there_is_another() -> None:
+    backbone, images, rows = small_backbone(), NoiseImages(1), np.array([0])
+    extract_features(backbone, images, rows, device=CPU)
+    gone = weakref.ref(backbone.module)
+    del backbone
+    extract_features(small_backbone(), images, rows, device=CPU)
+    gc.collect()
+    assert gone() is None
 
 
 @pytest.mark.parametrize(

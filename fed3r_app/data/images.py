@@ -122,8 +122,8 @@ class FileImages(ImageSet):
     """Images in files, one file each, opened when asked for.
 
     Asking for `identity` looks up every file without opening it, so that is where
-    missing images are reported: before any work on the set, and only by those who
-    use it (a server that holds the test images needs no training image).
+    missing images are reported, before any work on the set. The server asks for that
+    of the training images, too: it tells whether a run may go on.
 
     Parameters
     ----------

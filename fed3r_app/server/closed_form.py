@@ -71,6 +71,9 @@ class ClosedForm:
         Where contributions are written down and the sums saved.
     earlier : Snapshot or None
         What an earlier part of the run counted.
+    final : bool
+        Whether to ask nobody and solve what was counted: a fine-tuning that has begun
+        must not start from elsewhere.
     """
 
     def __init__(
@@ -81,18 +84,25 @@ class ClosedForm:
         recorder: Recorder,
         state: RunState,
         earlier: Snapshot | None = None,
+        *,
+        final: bool = False,
     ) -> None:
         self._session = session
+        self._final = final
         self._secure = session.config.privacy == SECAGG
         self._map = feature_map
         self._recorder = recorder
         self._state = state
         self._roster = roster
         everybody = {*roster.clients, *state.expected, *state.forgotten}
-        self._settings = self._what_sums_depend_on(len(everybody))
+        self._settings = self._what_sums_depend_on(
+            roster.num_partitions or len(everybody)
+        )
         if earlier:
             check_settings(earlier.settings, self._settings)
         self.cohorts = self._make_cohorts(roster, earlier)
+        if final:
+            self.cohorts.close()
         self.release = self._make_release()
         start = self._start(earlier)
         self._strategy = make_strategy(
@@ -117,7 +127,7 @@ class ClosedForm:
         """Ask the clients; return the classifier, or None if nobody was counted."""
         self._strategy.on_round = self._on_round
         self._strategy.on_reply = self._on_reply
-        self._strategy.find_newcomers = self._find_newcomers
+        self._strategy.find_newcomers = None if self._final else self._find_newcomers
         try:
             result = self._strategy.start(
                 grid,
@@ -127,7 +137,8 @@ class ClosedForm:
                 evaluate_fn=self._evaluate,
             )
         finally:
-            if self._strategy.may_be_told and self._strategy.contributions:
+            told = self._strategy.may_be_told and not self._final
+            if told and self._strategy.contributions:
                 self._save_snapshot()
         if not self.cohorts.counted:
             return None
@@ -157,6 +168,8 @@ class ClosedForm:
 
     def shortfall(self) -> str | None:
         """Return the sentence of a run that counted too few clients, else None."""
+        if self._final:  # they were enough for what has begun
+            return None
         cohorts, config = self.cohorts, self._session.config
         missing, path = self.missing, self._session.directory.path
         num_clients = len(cohorts.counted) + len(missing)
@@ -199,26 +212,14 @@ class ClosedForm:
         if shortfall:
             raise RunError(shortfall)
 
-    def _what_sums_depend_on(self, num_clients: int) -> dict[str, Setting]:
+    def _what_sums_depend_on(self, num_parts: int) -> dict[str, Setting]:
         """Return what must not change between the parts of a run."""
         session = self._session
-        run_config = session.config.to_run_config()
-        keys = (
-            "dataset",
-            "partition",
-            "alpha",
-            "seed",
-            "backbone",
-            "extract-dtype",
-            "dp-epsilon",
-        )
         return {
-            **{key: run_config[key] for key in keys},
-            "data-identity": session.data_identity,
-            "weights-digest": session.backbone.digest,
-            "image-size": session.config.image_size,
-            # A data set is split by the number of clients; nodes have their own.
-            "clients": None if session.is_local else num_clients,
+            **session.what_features_depend_on(),
+            "dp-epsilon": session.config.dp_epsilon,
+            # A data set is split into so many parts; nodes have their own.
+            "clients": None if session.is_local else num_parts,
             **asdict(self._map),
             **self._what_secure_sums_depend_on(),
         }
@@ -297,25 +298,21 @@ class ClosedForm:
             evaluated["num_samples"] = metrics["num-examples"]
         counted = metrics["clients-counted"]
         self._recorder.end_round({"clients_counted": counted, **evaluated})
-        self._save_now_and_then()
+        # Who has helped to unmask a sum does so once: every round of such is kept.
+        self._save_now_and_then(at_once=self._secure)
 
     def _find_newcomers(self) -> list[str]:
-        """Return clients that have come since the run began, and count their hello."""
-        roster = self._roster
-        up, down = roster.upload_bytes, roster.download_bytes
-        newcomers = self._session.welcome(self._state.forgotten)
-        self._recorder.add_costs(
-            up=roster.upload_bytes - up, down=roster.download_bytes - down
-        )
-        everybody = self._state.expected.union(roster.clients, self.cohorts.clients)
+        """Return clients that have come since the run began."""
+        forgotten, known = self._state.forgotten, self.cohorts.clients
+        newcomers = self._session.welcome(self._recorder, forgotten=forgotten)
+        everybody = self._state.expected.union(self._roster.clients, known)
         self._recorder.set_clients(len(everybody))
         return newcomers
 
-    def _save_now_and_then(self) -> None:
+    def _save_now_and_then(self, *, at_once: bool = False) -> None:
         pause = max(_SNAPSHOT_SECONDS, self._save_seconds / _SNAPSHOT_SHARE)
         changed = len(self._strategy.contributions) > self._num_saved
-        # Who has helped to unmask a sum does so once: every such sum is kept.
-        due = self._secure or time.monotonic() - self._last_saved > pause
+        due = at_once or time.monotonic() - self._last_saved > pause
         if changed and due and self._strategy.may_be_told:
             try:
                 self._save_snapshot()

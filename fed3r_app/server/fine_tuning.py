@@ -91,6 +91,11 @@ class FineTuning:
         Where costs and metrics go.
     earlier : Checkpoint or None
         Where an earlier part of the run got to.
+
+    Attributes
+    ----------
+    clients : tuple of str
+        Those that train, fixed when the fine-tuning begins.
     """
 
     def __init__(
@@ -105,7 +110,8 @@ class FineTuning:
         self._start = start
         self._recorder = recorder
         self._model = self._make_model()
-        self._num_clients = len(roster.clients)
+        # Who trains does not depend on who comes and goes meanwhile.
+        self.clients = (earlier and earlier.clients) or roster.clients
         self._settings = self._what_training_depends_on()
         config = session.config
         self._rounds = TrainingRounds(
@@ -115,14 +121,17 @@ class FineTuning:
                 server_momentum=_MOMENTUM
                 if config.server_momentum == "auto"
                 else config.server_momentum,
-                num_clients=self._num_clients,
+                num_clients=len(self.clients),
             ),
             roster,
+            self.clients,
             per_round=config.per_round,
             seed=config.seed,
             fixed=pack_arrays(start.classifier) if config.finetune == "feat" else None,
         )
         self._trained = 0
+        # Of the held-out images, after so many rounds.
+        self._features: tuple[int, Tensor | None] = (0, None)
         self._without_gain = 0
         self.accuracy: float | None = None
         self.best_accuracy: float | None = None
@@ -136,6 +145,7 @@ class FineTuning:
         question = self._session.question(self._question().pack())
         while self._trained < config.rounds and not self._stopped_early():
             number = self._trained + 1
+            self._session.welcome(self._recorder, only=self.clients)
             result = self._rounds.run(
                 grid,
                 number,
@@ -193,15 +203,17 @@ class FineTuning:
         session = self._session
         if session.test_images is None or not self._moves_backbone:
             return session.test_features
-        rows = np.arange(len(session.test_images))
-        dtype = session.config.extract_dtype
-        return extract_features(
-            self.backbone(),
-            session.test_images,
-            rows,
-            device=session.device,
-            dtype=dtype,
-        )
+        rounds, features = self._features
+        if rounds != self._trained or features is None:  # a probe asks once more
+            features = extract_features(
+                self.backbone(),
+                session.test_images,
+                np.arange(len(session.test_images)),
+                device=session.device,
+                dtype=session.config.extract_dtype,
+            )
+            self._features = (self._trained, features)
+        return features
 
     @property
     def _moves_backbone(self) -> bool:
@@ -251,7 +263,7 @@ class FineTuning:
             self._session.forward_flops,
             c,
         )
-        one_way = training_bytes(values, result.clients, rounds=1)
+        one_way = training_bytes(values, result.clients)
         self._recorder.add_costs(
             up=result.upload_bytes,
             down=result.download_bytes,
@@ -302,7 +314,7 @@ class FineTuning:
             "data-identity": self._session.data_identity,
             "labels": json.dumps(self._session.class_names, ensure_ascii=False),
             "weights-digest": self._session.backbone.digest,
-            "clients": self._num_clients,
+            "clients": len(self.clients),
         }
 
     def _checkpoint(self) -> Checkpoint:
@@ -322,6 +334,7 @@ class FineTuning:
                 "best_round": self.best_round,
             },
             progress=self._recorder.progress(),
+            clients=self.clients,
         )
 
     def _go_on_from(self, earlier: Checkpoint) -> None:

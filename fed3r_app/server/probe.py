@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from logging import INFO
 
 from flwr.common.logger import log
@@ -65,6 +66,8 @@ def probe(
     )
     start = RidgeStatistics.zeros(feature_map.dim, session.num_classes, session.device)
     strategy = make_strategy(session, roster, cohorts, feature_map, start)
+    find_newcomers = partial(session.welcome, recorder, only=tuning.clients)
+    strategy.find_newcomers = find_newcomers
     result = strategy.start(
         grid,
         pack_arrays(tuning.backbone_arrays()),
@@ -72,10 +75,11 @@ def probe(
         train_config=session.question(pack_feature_map(feature_map)),
     )
     _add_costs(recorder, session, strategy)
-    if cohorts.missing:
+    missing = [client for client in tuning.clients if client not in cohorts.counted]
+    if len(cohorts.counted) < (config.min_clients or len(tuning.clients)):
         raise RunError(
-            f"The probe counted {len(cohorts.counted)} of {len(cohorts.clients)} "
-            f"clients; missing: {', '.join(cohorts.missing[:10])}."
+            f"The probe counted {len(cohorts.counted)} of {len(tuning.clients)} "
+            f"clients; missing: {', '.join(missing[:10])}."
         )
     W, present = unpack_classifier(result.arrays.to_numpy_ndarrays())
     held_out = session.held_out(feature_map, tuning.test_features())

@@ -17,6 +17,7 @@ from fed3r_app.run_errors import RunError
 from fed3r_app.saved_run import SavedRun
 from fed3r_app.server.session import Session
 from fed3r_app.server.strategy import make_strategy
+from fed3r_app.snapshots import check_settings
 from fed3r_app.wire import pack_feature_map
 from strategies import Cohorts, Reception, Roster, exchange
 
@@ -70,6 +71,9 @@ def _replace(grid: Grid, session: Session, run: SavedRun, client: str) -> None:
             f"The contribution of client {client} must be at hand to be replaced, but "
             "keep-contributions was false. Forget the client, then add it again."
         )
+    # What is forgotten is known by its digest; what is new must fit the others.
+    settings = session.what_features_depend_on()
+    check_settings({key: run.snapshot.settings.get(key) for key in settings}, settings)
     answer = _ask(grid, session, run, client)
     if answer.digest == run.snapshot.contributions[client]:
         log(INFO, "Client %s has the same data as before.", client)

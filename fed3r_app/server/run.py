@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 from flwr.serverapp import Grid
@@ -52,13 +53,21 @@ class _Run:
         auto_sigma = (
             self._config.method == "fed3r-rf" and self._config.rf_sigma == "auto"
         )
+        tuned = self._checkpoint.clients if self._checkpoint else ()
+        counted = self._snapshot.contributions if self._snapshot else {}
         self._roster: Roster = session.meet(
             grid,
             with_moments=auto_sigma and not self._snapshot,
             earlier_classes=self._earlier_classes(),
             forgotten=self._state.forgotten,
+            counted={*counted, *tuned},
+            only=tuned,
         )
-        self._num_clients = len(self._state.expected.union(self._roster.clients))
+        everybody = self._state.expected.union(self._roster.clients, tuned)
+        self._num_clients = len(everybody)
+        # Unless sums were lost: who is known to have been in them is asked again.
+        begun = self._snapshot is not None and self._checkpoint is not None
+        self._is_final = begun and self._state.expected <= counted.keys()
         self._recorder = self._make_recorder()
         self._outcome: dict[str, object] = {
             "method": self._config.method,
@@ -72,17 +81,30 @@ class _Run:
 
     def run(self) -> None:
         """Run the phases that the config asks for."""
-        solution = None if self._config.method == "none" else self._solve()
-        if self._config.finetune != "none":
-            self._fine_tune(self._start(solution))
+        if self._config.finetune == "none":
+            self._solve()
+        else:
+            start = self._start()
+            self._let_go_of_sums()
+            self._fine_tune(start)
         self._recorder.finish(self._outcome)
+
+    def _let_go_of_sums(self) -> None:
+        """Free the statistics, which may be larger than all that trains."""
+        self._snapshot = None
+        gc.collect()  # the strategy and what it calls refer to each other
 
     def _load_earlier(self) -> tuple[Snapshot | None, Checkpoint | None]:
         """Return what earlier parts of the run have left, if it is to be resumed."""
         directory, config = self._session.directory, self._config
         if not config.resume:
             return None, None
-        tuned = config.finetune != "none" and directory.checkpoint_path.exists()
+        tuned = directory.checkpoint_path.exists()
+        if tuned and config.finetune == "none":
+            raise ValueError(
+                "finetune must not be 'none' to go on with a run that has been "
+                f"fine-tuned, got 'none': the model in {directory.path} would be lost."
+            )
         return (
             self._state.load() if config.method != "none" else None,
             load_checkpoint(directory.checkpoint_path) if tuned else None,
@@ -107,7 +129,13 @@ class _Run:
         session, earlier = self._session, self._snapshot
         feature_map = choose_feature_map(session, self._roster, earlier)
         phase = ClosedForm(
-            session, self._roster, feature_map, self._recorder, self._state, earlier
+            session,
+            self._roster,
+            feature_map,
+            self._recorder,
+            self._state,
+            earlier,
+            final=self._is_final,
         )
         solution, shortfall = phase.run(self._grid), phase.shortfall()
         if solution:
@@ -170,10 +198,11 @@ class _Run:
             if self._outcome["accuracy"] is None:  # the server has no test images
                 self._outcome["accuracy"] = result.accuracy
 
-    def _start(self, solution: Solution | None) -> Start:
+    def _start(self) -> Start:
         """Return where the fine-tuning starts."""
-        if solution is None:
+        if self._config.method == "none":
             return random_start(self._session)
+        solution = self._solve()
         if self._config.temperature != "auto":
             return closed_form_start(solution, self._config.temperature)
         if self._checkpoint:
@@ -205,10 +234,10 @@ class _Run:
             "best_round": tuning.best_round,
         }
         model = tuning.saved_model()
-        if session.is_local:
-            self._evaluate_at_clients(
-                (model.W, model.present), model.feature_map, model.backbone_arrays
-            )
+        self._outcome.pop("client_accuracy", None)  # it is of the start
+        self._evaluate_at_clients(
+            (model.W, model.present), model.feature_map, model.backbone_arrays
+        )
         if config.probe or config.refit:
             probed = probe(session, self._grid, self._roster, tuning, self._recorder)
             self._outcome["probe_accuracy"] = probed.accuracy

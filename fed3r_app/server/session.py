@@ -20,10 +20,18 @@ from fed3r_app.flop_memory import forward_flops
 from fed3r_app.held_out import HeldOut
 from fed3r_app.label_space import LabelSpace
 from fed3r_app.progress import Progress
+from fed3r_app.recorder import Recorder
 from fed3r_app.run_directory import RunDirectory
 from fed3r_app.server_data import ServerData
+from fed3r_app.snapshots import Setting
 from fed3r_app.wire import with_labels
 from strategies import IN_FLIGHT, Reception, Roster, natural_key
+
+# The keys of the run config that a client's features depend on.
+_OF_FEATURES = (
+    *("dataset", "partition", "alpha", "seed"),
+    *("backbone", "image-size", "extract-dtype"),
+)
 
 
 class Session:
@@ -53,6 +61,7 @@ class Session:
         self.test_images = self._data.test_images
         if self._data.dataset and not self.test_images:
             log(WARNING, "%s has no test images: no accuracy.", config.dataset)
+        self._check_can_stop_early()
         self.class_names = self._data.class_names
         self.backbone = load_backbone(
             config.backbone,
@@ -68,7 +77,7 @@ class Session:
         self.test_features = self._data.test_features(
             self.backbone, self.device, config.extract_dtype
         )
-        # Flower's clients are starting meanwhile: build the network now, not later.
+        # Counted now, while Flower's clients are starting: it may need the network.
         _ = self.forward_flops
 
     @property
@@ -83,6 +92,8 @@ class Session:
         with_moments: bool,
         earlier_classes: Sequence[str] = (),
         forgotten: Collection[str] = (),
+        counted: Collection[str] = (),
+        only: Collection[str] = (),
     ) -> Roster:
         """Return who takes part.
 
@@ -96,6 +107,10 @@ class Session:
             Classes that an earlier part of the run knew.
         forgotten : collection of str
             Clients that are not to be asked.
+        counted : collection of str
+            Clients that an earlier part of the run counted: they need not be there.
+        only : collection of str
+            The clients that a fine-tuning began with: no others take part; () for all.
         """
         log(INFO, "Waiting for the clients …")
         config = self.config
@@ -111,23 +126,45 @@ class Session:
         self._reception.gather(config.wait_for, with_moments)
         roster = self._reception.roster
         roster.leave_out(forgotten)
+        roster.leave_out(_others(roster.clients, only))
         if self.is_local:
             self._fix_labels([*roster.class_names.values(), earlier_classes])
             if self._refuse_strangers(roster.clients) and not config.min_clients:
                 raise ValueError(next(iter(roster.refused.values())))
-        num_clients = len(roster.clients)
+        num_clients = len({*roster.clients, *counted})
         if config.min_clients > num_clients:
             raise ValueError(
                 f"min-clients must be <= {num_clients}, the number of clients, got "
                 f"{config.min_clients}. {' '.join(roster.refused.values())}".rstrip()
             )
-        log(INFO, "%d clients", num_clients)
+        log(INFO, "%d clients", len(roster.clients))
         return roster
 
-    def welcome(self, forgotten: Collection[str] = ()) -> list[str]:
-        """Return clients that have come since, or have come back as another node."""
-        newcomers = set(self._reception.welcome_newcomers()) - set(forgotten)
-        self._reception.roster.leave_out(forgotten)
+    def welcome(
+        self,
+        recorder: Recorder,
+        *,
+        forgotten: Collection[str] = (),
+        only: Collection[str] = (),
+    ) -> list[str]:
+        """Return clients that have come since, or have come back as another node.
+
+        Parameters
+        ----------
+        recorder : Recorder
+            Where the costs of their hellos go.
+        forgotten, only : collection of str
+            See `meet`.
+        """
+        roster = self._reception.roster
+        up, down = roster.upload_bytes, roster.download_bytes
+        newcomers = set(self._reception.welcome_newcomers())
+        recorder.add_costs(
+            up=roster.upload_bytes - up, down=roster.download_bytes - down
+        )
+        left_out = {*forgotten, *_others(newcomers, only)}
+        roster.leave_out(left_out)
+        newcomers -= left_out
         strangers = self._refuse_strangers(newcomers) if self.is_local else []
         welcomed = sorted(newcomers - set(strangers), key=natural_key)
         if welcomed:
@@ -142,6 +179,15 @@ class Session:
     def data_identity(self) -> str | None:
         """The digest of the data set; None where the images are the nodes' own."""
         return self._data.identity
+
+    def what_features_depend_on(self) -> dict[str, Setting]:
+        """Return what must be the same for features to be added up."""
+        run_config = self.config.to_run_config()
+        return {
+            **{key: run_config[key] for key in _OF_FEATURES},
+            "data-identity": self.data_identity,
+            "weights-digest": self.backbone.digest,
+        }
 
     def held_out(
         self, feature_map: FeatureMap, features: Tensor | None = None
@@ -166,6 +212,17 @@ class Session:
         """FLOPs of one image through the backbone, as the paper counts."""
         return forward_flops(self.backbone, cache_dir())
 
+    def _check_can_stop_early(self) -> None:
+        """Refuse to stop a fine-tuning by evaluations that there will never be."""
+        config = self.config
+        if config.finetune == "none" or self.test_images:
+            return
+        if config.early_stopping:
+            raise ValueError(
+                "early-stopping must be 0 without test images at the server, got "
+                f"{config.early_stopping}: nothing says when to stop."
+            )
+
     def _fix_labels(self, known: Iterable[Sequence[str]]) -> None:
         """Fix the label space: the given one, or all classes that are known."""
         given = self.config.given_labels
@@ -184,3 +241,12 @@ class Session:
                 roster.refuse(client, refusal)
                 refused.append(client)
         return refused
+
+
+def _others(clients: Iterable[str], only: Collection[str]) -> list[str]:
+    """Return the clients that are not among some, with a line of log; () are all."""
+    others = [client for client in clients if only and client not in only]
+    if others:
+        named = ", ".join(others[:10])
+        log(INFO, "Not in the fine-tuning, which began without them: %s", named)
+    return others

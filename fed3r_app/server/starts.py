@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from logging import INFO
+from logging import INFO, WARNING
 
 import torch
 from flwr.app import Message, RecordDict
@@ -18,8 +18,8 @@ from fed3r_app.server.closed_form import Solution
 from fed3r_app.server.fine_tuning import Start
 from fed3r_app.server.session import Session
 from fed3r_app.softmax_model import classifier_of, random_classifier
-from fed3r_app.wire import count_bytes, pack_temperatures, read_losses
-from strategies import Roster, exchange
+from fed3r_app.wire import RecordError, count_bytes, pack_temperatures, read_losses
+from strategies import Roster, exchange, printable
 
 TEMPERATURE = "query.temperature"
 # Ten to the power of -3, -2.75, … 1.
@@ -72,10 +72,15 @@ def choose_temperature(
         timeout=session.config.round_timeout,
         in_flight=roster.in_flight,
     ):
-        if not reply.has_error():
+        try:
+            if reply.has_error():
+                raise RecordError(reply.error.reason)
             recorder.add_costs(up=count_bytes(reply.content))
             totals += read_losses(reply.content, len(_TEMPERATURES))
             answered += 1
+        except RecordError as error:
+            client = roster.client_of(reply.metadata.src_node_id)
+            log(WARNING, "Client %s failed: %s", client, printable(str(error)))
     if not answered:
         raise RunError("temperature = 'auto' needs replies, got none.")
     best = _TEMPERATURES[int(totals.argmin())]

@@ -28,7 +28,7 @@ from fed3r_app.wire.contribution import add_digest, read_digest
 from fed3r_app.wire.feature_maps import pack_feature_map, read_feature_map
 from fed3r_app.wire.hello import read_hello
 from fed3r_app.wire.labels import read_labels, with_labels
-from fed3r_app.wire.layout import RecordError, name_arrays
+from fed3r_app.wire.layout import RecordError, name_arrays, read_array
 from fed3r_app.wire.packing import StatisticsBuilder, pack_statistics
 from fed3r_app.wire.training import (
     CONTROL,
@@ -68,6 +68,7 @@ __all__ = [
     "pack_losses",
     "pack_statistics",
     "pack_temperatures",
+    "read_array",
     "read_digest",
     "read_feature_map",
     "read_hello",

@@ -113,7 +113,10 @@ def pack_losses(losses: Sequence[float]) -> RecordDict:
 
 def read_losses(content: RecordDict, expected: int) -> Tensor:
     """Return the losses of a reply, (expected,)."""
-    values = content.metric_records["metrics"].get(_LOSSES)
+    values = content.metric_records.get("metrics", MetricRecord()).get(_LOSSES)
     if not isinstance(values, list) or len(values) != expected:
         raise RecordError(f"{_LOSSES} must be {expected} numbers, got {values!r}.")
-    return torch.tensor(values, dtype=torch.float64)
+    losses = torch.tensor(values, dtype=torch.float64)
+    if not (losses.isfinite() & (losses >= 0)).all():
+        raise RecordError(f"{_LOSSES} must be finite and >= 0, got {values!r}.")
+    return losses

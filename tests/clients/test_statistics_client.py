@@ -1,5 +1,7 @@
 """The client of the closed form: its statistics and its evaluations."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -86,6 +88,19 @@ def test_evaluate_counts_what_is_right(n):
     assert metrics["correct"] == int(right.sum())
     assert np.isfinite(loss)
     assert (loss == 0) == (n == 0)
+
+
+def test_evaluate_reads_the_features_once():
+    data, read = local_data(5), []
+
+    def read_features(rows):
+        read.extend(rows)
+        return data.read_features(rows)
+
+    counted = replace(data, read_features=read_features)
+    made = StatisticsClient(counted, FeatureMap(D), "factor", "float64")
+    made.evaluate([np.zeros((D, C)), np.ones(C, dtype=bool)], {})
+    assert read == list(data.rows)
 
 
 def test_the_loss_of_equal_scores_is_that_of_guessing():

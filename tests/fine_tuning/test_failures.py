@@ -1,10 +1,11 @@
 """Clients that fail, or have next to nothing: left out, reported, never averaged in."""
 
 import logging
+import math
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
 from fed3r_app.run_errors import RunError
 
@@ -77,6 +78,30 @@ def without_arrays(records):
     del records["arrays"]
 
 
+def of_no_bytes(records):
+    array = records["arrays"]["classifier.weight"]
+    bad = Array(array.dtype, array.shape, array.stype, b"no array")
+    records["arrays"] = ArrayRecord({"classifier.weight": bad})
+
+
+def of_words(records):
+    words = np.full((10, 64), "word")
+    records["arrays"] = ArrayRecord({"classifier.weight": Array(words)})
+
+
+def with_metrics(**changes):
+    """Make what changes some metrics of a reply, or takes them out."""
+
+    def damage(records):
+        metrics = dict(records["metrics"])
+        for key, value in changes.items():
+            metrics[key.replace("_", "-")] = value
+        kept = {key: value for key, value in metrics.items() if value is not None}
+        records["metrics"] = MetricRecord(kept)
+
+    return damage
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
@@ -84,6 +109,13 @@ def without_arrays(records):
         (of_another_shape, "Client 1 failed: its arrays are not those it was sent"),
         (of_another_name, "Client 1 failed: its arrays are not those it was sent"),
         (without_arrays, "Client 1 failed: its reply has no arrays or no metrics"),
+        (of_no_bytes, "Client 1 failed: Array 'classifier.weight' can't be read"),
+        (of_words, "Client 1 failed: its arrays are not those it was sent"),
+        (with_metrics(num_examples=None), "its num-examples must be a whole number"),
+        (with_metrics(num_examples=-50), "its num-examples must be a whole number"),
+        (with_metrics(num_examples=[3]), "its num-examples must be a whole number"),
+        (with_metrics(train_loss=None), "its train-loss must be a finite number"),
+        (with_metrics(train_loss=math.nan), "its train-loss must be a finite number"),
     ],
 )
 def test_a_bad_reply_is_reported_and_not_averaged_in(run, warnings, damage, sentence):
@@ -93,8 +125,17 @@ def test_a_bad_reply_is_reported_and_not_averaged_in(run, warnings, damage, sent
             damage(reply)
 
     outcome = run(3, tamper=tamper, **LP)
-    assert sentence in warnings()
+    assert any(sentence in said for said in warnings())
     assert [line["clients_trained"] for line in outcome.tuning] == [2, 3, 3]
+
+
+def test_metrics_that_nobody_else_has_are_passed_over(run):
+    def tamper(context, question, reply):
+        if "train-loss" in reply.get("metrics", {}):
+            with_metrics(**{f"of_{context.node_config['partition-id']}": 1})(reply)
+
+    outcome = run(3, tamper=tamper, **LP)
+    assert [line["clients_trained"] for line in outcome.tuning] == [3, 3, 3]
 
 
 def without_variate(records):

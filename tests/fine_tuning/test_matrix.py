@@ -95,6 +95,14 @@ def test_a_start_in_closed_form_is_the_closed_form(run):
     assert outcome.summary["accuracy"] == outcome.summary["closed_form_accuracy"]
 
 
+def test_the_clients_evaluate_the_model_that_came_of_it(run):
+    settings = {"finetune": "lp", "lr": 0.1, "rounds": 2, "client_evaluation": True}
+    summary = run(4, **settings).summary
+    start = run(4, run_name="start", **settings | {"finetune": "none"}).summary
+    assert summary["closed_form_accuracy"] == start["accuracy"]
+    assert summary["client_accuracy"] != start["client_accuracy"]
+
+
 def test_linear_probing_runs_no_network(run, few_images, monkeypatch):
     run(2, run_name="fills the cache", **few_images)
 

@@ -9,6 +9,7 @@ from fed3r_app.cli import main as fed3r
 from fed3r_app.core import RidgeStatistics, predict, solve_ridge
 from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.features import extract_features
+from fed3r_app.run_errors import RunError
 from fed3r_app.softmax_model import tuned_backbone
 
 CPU = torch.device("cpu")
@@ -75,6 +76,34 @@ def test_a_probe_alone_saves_the_softmax(run, few_images):
     assert outcome.summary["accuracy"] == accuracy(model, data, model.W)
     W = fed3r_again(model, data, 2)
     assert outcome.summary["probe_accuracy"] == accuracy(model, data, W)
+
+
+def test_the_probe_takes_the_features_of_the_last_evaluation(
+    run, few_images, monkeypatch
+):
+    made = []
+
+    def extract(*arguments, **options):
+        made.append(arguments)
+        return extract_features(*arguments, **options)
+
+    monkeypatch.setattr("fed3r_app.server.fine_tuning.extract_features", extract)
+    outcome = run(2, probe=True, **few_images | {"finetune": "feat", "rounds": 2})
+    assert outcome.summary["probe_accuracy"] is not None
+    assert len(made) == 2  # one a round
+
+
+def test_a_probe_needs_no_more_clients_than_the_run(run, few_images):
+    def fail(message, context):
+        probed = message.content.array_records.get("arrays")
+        if probed and message.metadata.message_type == "train.statistics":
+            assert context.node_config["partition-id"] != 1
+
+    settings = few_images | {"finetune": "feat", "rounds": 1, "max_retries": 0}
+    with pytest.raises(RunError, match="The probe counted 1 of 2 clients; missing: 1"):
+        run(2, probe=True, disturb=fail, run_name="all", **settings)
+    outcome = run(2, probe=True, disturb=fail, min_clients=1, **settings)
+    assert outcome.summary["probe_accuracy"] is not None
 
 
 def test_what_the_probe_sends_is_counted(run, few_images):

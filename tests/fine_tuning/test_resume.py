@@ -1,11 +1,13 @@
 """Checkpoints: what goes on from one ends where an uninterrupted run ends."""
 
+import gc
 import logging
 
 import numpy as np
 import pytest
 import torch
 
+from fed3r_app.core import RidgeStatistics, RunningSum
 from fed3r_app.run_errors import RunError
 
 LP = {"finetune": "lp", "partition": "by-class", "clients_per_round": 3, "lr": 0.01}
@@ -143,6 +145,60 @@ def test_fine_tuning_can_be_added_to_a_finished_closed_form(run, same_model):
     run(10, **LP | {"finetune": "none"})
     added = run(10, rounds=2, resume=True, **LP)
     same_model(added.model, whole.model)
+
+
+def test_a_fine_tuning_that_has_begun_asks_nobody_for_statistics(run, same_model):
+    def fail(message, context):
+        if message.metadata.message_type == "train.statistics":
+            assert context.node_config["partition-id"] != 1
+
+    settings = LP | {"min_clients": 9, "max_retries": 0}
+    whole = run(10, run_name="whole", rounds=2, disturb=fail, **settings)
+    run(10, rounds=1, disturb=fail, **settings)
+    resumed = run(10, rounds=2, resume=True, **settings)
+    assert not any(each.kind == "train.statistics" for each in resumed.exchanges)
+    same_model(resumed.model, whole.model)
+    assert torch.equal(resumed.model.present, whole.model.present)
+    for key in ("status", "missing_clients", "closed_form_accuracy"):
+        assert resumed.summary[key] == whole.summary[key]
+
+
+def test_sums_that_were_lost_are_asked_for_again(run, same_model):
+    whole = run(4, run_name="whole", rounds=2, **LP)
+    path = run(4, rounds=1, **LP).directory / "statistics.safetensors"
+    path.write_bytes(path.read_bytes()[:-9])
+    path.with_name("statistics.earlier.safetensors").unlink(missing_ok=True)
+    resumed = run(4, rounds=2, resume=True, **LP)
+    kinds = [each.kind for each in resumed.exchanges]
+    assert kinds.count("train.statistics") == 4
+    same_model(resumed.model, whole.model)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_no_sums_are_held_while_the_classifier_trains(run, resume):
+    def count_sums():
+        kinds = (RidgeStatistics, RunningSum)
+        return sum(type(one) in kinds for one in gc.get_objects())
+
+    def look(message, context):
+        if message.metadata.message_type == "train":
+            held.append(count_sums())
+
+    run(4, rounds=1, **LP)
+    gc.collect()
+    before, held = count_sums(), []
+    name = "it" if resume else "other"
+    run(4, rounds=2, resume=resume, run_name=name, disturb=look, **LP)
+    assert held and max(held) == before
+
+
+def test_a_tuned_run_does_not_go_on_without_its_fine_tuning(run, same_model):
+    before = run(4, rounds=1, **LP)
+    model, metrics = before.model, before.metrics
+    with pytest.raises(RunError, match="finetune must not be 'none' to go on with"):
+        run(4, resume=True, **LP | {"finetune": "none"})
+    same_model(run.last.model, model)
+    assert run.last.metrics == metrics
 
 
 def test_early_stopping_stops_after_so_many_evaluations_without_a_gain(run):

@@ -1,8 +1,12 @@
 """The temperature: measured at the clients, and only for a start in closed form."""
 
+import logging
+import math
+
 import numpy as np
 import pytest
 import torch
+from flwr.app import MetricRecord
 from torch.nn.functional import cross_entropy
 
 from fed3r_app.backbones import load_backbone
@@ -42,14 +46,31 @@ def test_auto_takes_the_least_loss_of_all_images(run):
     assert sorted(each.client for each in asked) == list(range(10))  # in one exchange
 
 
-def test_auto_is_measured_on_who_replies(run):
+def test_auto_is_measured_on_who_replies(run, caplog):
     def fail(message, context):
         if "temperature" in message.metadata.message_type:
-            assert context.node_config["partition-id"] != 1
+            assert context.node_config["partition-id"] != 1, "I am ill."
 
     whole = run(10, temperature="auto", run_name="whole", **LP)
-    partial = run(10, temperature="auto", disturb=fail, **LP)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        partial = run(10, temperature="auto", disturb=fail, **LP)
     assert partial.summary["temperature"] == whole.summary["temperature"]
+    assert "Client 1 failed: I am ill." in caplog.text
+
+
+@pytest.mark.parametrize("losses", [None, [1.0], [math.nan] * 17, [-1e9] * 17])
+def test_losses_that_are_none_are_passed_over(run, caplog, losses):
+    def tamper(context, question, reply):
+        metrics = reply.get("metrics", {})
+        if "losses" in metrics and context.node_config["partition-id"] == 1:
+            changed = {} if losses is None else {"losses": losses}
+            reply["metrics"] = MetricRecord(changed)
+
+    whole = run(10, temperature="auto", run_name="whole", **LP)
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        other = run(10, temperature="auto", tamper=tamper, **LP)
+    assert other.summary["temperature"] == whole.summary["temperature"]
+    assert "Client 1 failed: losses must be" in caplog.text
 
 
 def test_a_resumed_run_keeps_the_temperature_it_measured(run, same_model):

@@ -78,6 +78,29 @@ def test_resuming_takes_it_in_with_its_class(federation, clinics, is_pooled):
     assert kinds.count(STATISTICS) == 1, "only the new one is asked"
 
 
+def test_a_part_of_a_data_set_may_come_later_too(federation, summary_of):
+    def grid(parts, **settings):
+        made = federation.make_grid([], dataset="digits", **settings)
+        for part in parts:
+            made.connect(100 + part, {"partition-id": part, "num-partitions": 3})
+        return made
+
+    federation.run(grid=grid([0, 2], wait_for=2))
+    directory = federation.run(grid=grid([0, 1, 2], resume=True))
+    assert summary_of(directory)["clients_counted"] == 3
+
+
+def test_the_flops_of_the_average_client_do_not_show_who_came_when(
+    federation, clinics, summary_of
+):
+    labels = ",".join(LABELS)
+    whole = federation.run(clinics, run_name="whole", labels=labels)
+    federation.run(clinics[:3], labels=labels)
+    parts = federation.run(clinics, resume=True, labels=labels)
+    flops = [summary_of(one)["flops_per_client"] for one in (whole, parts)]
+    assert flops[0] == pytest.approx(flops[1], rel=1e-12)
+
+
 def test_resuming_keeps_the_classes_of_those_who_are_gone(
     federation, clinics, is_pooled, model_of
 ):

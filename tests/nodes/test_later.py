@@ -113,6 +113,14 @@ def test_adding_a_client_is_having_had_it_from_the_start(federation, summary_of)
     assert fed3r(["audit", str(directory)]) == 0
 
 
+def test_those_counted_before_are_among_the_least_number_of_clients(federation):
+    directory = federation.run(without("clinic-c"), min_clients=3)
+    resume(federation, ["clinic-c"], min_clients=3)  # the others have gone home
+    assert_model_of(federation, directory, ALL)
+    with pytest.raises(RunError, match="min-clients must be <= 4"):
+        resume(federation, ["clinic-c"], min_clients=5)
+
+
 def test_classes_that_came_later_do_not_confuse_what_was_kept(federation):
     federation.run(without("clinic-10"), keep_contributions=True)
     directory = resume(federation, ALL, keep_contributions=True)
@@ -139,6 +147,15 @@ def test_what_was_not_kept_can_not_be_replaced(federation):
     federation.run(ALL)
     with pytest.raises(RunError, match="keep-contributions was false"):
         resume(federation, ALL, replace="clinic-c")
+
+
+def test_features_of_other_settings_do_not_replace_anything(federation):
+    directory = federation.run(ALL, keep_contributions=True)
+    federation.add_images(federation.folder("clinic-c"), ["owl"], seed=1)
+    with pytest.raises(RunError, match="extract-dtype must be 'float32' as in the run"):
+        resume(federation, ALL, replace="clinic-c", extract_dtype="bfloat16")
+    assert not federation.grid.log, "nobody is asked"
+    assert fed3r(["audit", str(directory)]) == 0
 
 
 def test_all_can_be_forgotten_and_come_back(federation, summary_of):
@@ -323,12 +340,14 @@ def test_another_contribution_in_the_place_of_a_kept_one_is_found(federation):
     assert fed3r(["audit", str(directory)]) == 1
 
 
-@pytest.mark.parametrize("finetune", ["lp"])
-def test_a_fine_tuned_run_says_why_it_can_not_forget(federation, capsys, finetune):
-    directory = federation.run(
-        ALL, keep_contributions=True, finetune=finetune, rounds=1
-    )
+@pytest.mark.parametrize("later", [False, True], ids=["from the start", "added later"])
+def test_a_fine_tuned_run_says_why_it_can_not_forget(federation, capsys, later):
+    kept = {"keep_contributions": True}
+    if later:
+        federation.run(ALL, **kept)
+    directory = federation.run(ALL, resume=later, finetune="lp", rounds=1, **kept)
     capsys.readouterr()
-    assert fed3r(["forget", str(directory), "clinic-a"]) == 1
-    assert "must be a run without fine-tuning" in capsys.readouterr().err
+    for command in (["forget", str(directory), "clinic-a"], ["solve", str(directory)]):
+        assert fed3r(command) == 1
+        assert "must be a run without fine-tuning" in capsys.readouterr().err
     assert fed3r(["audit", str(directory)]) == 0

@@ -6,10 +6,12 @@ import torch
 from flwr.app import Message, RecordDict
 
 from fed3r_app import cli
+from fed3r_app.backbones import load_backbone
 from fed3r_app.client_app import app as client_app
 from fed3r_app.core import FeatureMap, class_means
 from fed3r_app.run_errors import RunError
 from fed3r_app.secagg import IntegerStatistics
+from fed3r_app.snapshots import save_snapshot
 from fed3r_app.wire import secure
 
 STAGES = ("query.keys", "query.share", "query.masked", "query.unmask")
@@ -140,6 +142,30 @@ def test_rounds_take_whole_groups(run, plain, assert_equal):
     outcome = run(14, secagg_group=4, clients_per_round=2)
     assert_equal(outcome, plain(range(14), 14))
     assert outcome.summary["rounds"] == 4  # of 4, 4, 3 and 3 clients
+
+
+def test_the_sums_are_saved_after_each_round_not_after_each_group(run, monkeypatch):
+    saved = []
+
+    def save(path, snapshot):
+        saved.append(len(snapshot.contributions))
+        save_snapshot(path, snapshot)
+
+    monkeypatch.setattr("fed3r_app.run_state.save_snapshot", save)
+    run(50, clients_per_round=20)
+    assert saved == [20, 40, 50, 50]  # and at the end
+
+
+def test_questions_without_images_load_no_backbone(run, monkeypatch):
+    loaded = []
+
+    def load(*arguments):
+        loaded.append(arguments)
+        return load_backbone(*arguments)
+
+    monkeypatch.setattr("clients.node.load_backbone", load)
+    grid = run(3).grid
+    assert len(loaded) == len(grid.of("query.masked")) == 3
 
 
 def test_random_features_send_cosines(run, plain, assert_equal):

@@ -8,7 +8,7 @@ import torch
 
 from fed3r_app.core import FeatureMoments
 from fed3r_app.run_errors import RunError
-from strategies import meet_clients
+from strategies import Reception
 
 
 @pytest.fixture
@@ -19,6 +19,13 @@ def node(say_hello):
         return lambda message: say_hello(message, client, num_partitions, moments)
 
     return make
+
+
+def meet_clients(grid, wait_for, timeout, with_moments=False, **options):
+    """Return everybody who takes part."""
+    reception = Reception(grid, timeout=timeout, **options)
+    reception.gather(wait_for, with_moments)
+    return reception.roster
 
 
 def test_clients_are_sorted_by_number_and_names_come_last(make_grid, node):
@@ -79,6 +86,14 @@ def test_two_nodes_with_one_client_id_are_refused(make_grid, node):
     grid = make_grid({1: node("a", 2), 2: node("a", 2)})
     with pytest.raises(RunError, match="client-id must be unique, got 'a'"):
         meet_clients(grid, wait_for=0, timeout=10)
+
+
+def test_nodes_that_split_the_data_otherwise_are_refused(make_grid, node):
+    grid = make_grid({1: node("0", 2), 2: node("1", 3)})
+    with pytest.raises(RunError, match=r"num-partitions must be \d as .*would overlap"):
+        meet_clients(grid, wait_for=0, timeout=10)
+    roster = meet_clients(grid, wait_for=0, timeout=10, strict=False)
+    assert len(roster.clients) == len(roster.refused) == 1
 
 
 def test_an_error_is_asked_again(make_grid, node, fail):
