@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 
 from fed3r_app.run_errors import RunError
 from fed3r_app.wire import FIXED, RUNNING, RecordError, count_bytes, read_array
-from strategies.exchange import exchange
-from strategies.fed3r import printable
+from strategies.exchange import exchange, printable
 from strategies.roster import Roster
 
 # record -> array -> dtype and shape

@@ -1,0 +1,50 @@
+"""A signal ends a run between any two steps: what is saved then is whole."""
+
+import itertools
+
+import pytest
+
+from fed3r_app.core import RunningSum
+from fed3r_app.run_state import RunState
+
+ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
+LABELS = ["cat", "dog", "elk", "owl", "yak"]
+
+
+def stop_after(patch, owner, name, number):
+    """Stop the process, as a signal does, after the k-th call of a method."""
+    method, calls = getattr(owner, name), itertools.count(1)
+
+    def stopped(*arguments):
+        method(*arguments)
+        if next(calls) == number:
+            raise SystemExit
+
+    patch.setattr(owner, name, stopped)
+
+
+# Between two replies, and between adding one to the sum and noting who is in it.
+MOMENTS = {"between": (RunState, "note"), "amid": (RunningSum, "add")}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("per_round", [1, 3, 4])
+def test_a_run_that_was_stopped_amid_a_round_ends_as_one_that_was_not(
+    federation, monkeypatch, summary_of, model_of, per_round, number, moment
+):
+    settings = {"clients_per_round": per_round}
+    whole = summary_of(federation.run(ALL, run_name="whole", **settings))
+    with monkeypatch.context() as context:
+        stop_after(context, *MOMENTS[moment], number)
+        with pytest.raises(SystemExit):
+            federation.run(ALL, **settings)
+    directory = federation.run(ALL, resume=True, **settings)
+    W = federation.pooled([federation.folder(client) for client in ALL], LABELS)
+    assert float((model_of(directory).W - W).norm() / W.norm()) <= 1e-9
+    resumed = summary_of(directory)
+    for key in ("rounds", "paper_upload_bytes", "flops_per_client", "num_samples"):
+        assert resumed[key] == pytest.approx(whole[key]), key
+    if moment == "between" and number > 1:  # all say hello again
+        for key in ("upload_bytes", "download_bytes"):
+            assert whole[key] < resumed[key] < 2 * whole[key]
