@@ -96,6 +96,8 @@ class FineTuning:
     ----------
     clients : tuple of str
         Those that train, fixed when the fine-tuning begins.
+    is_whole : bool
+        False while the model changes: a signal may end the process then.
     """
 
     def __init__(
@@ -129,6 +131,7 @@ class FineTuning:
             seed=config.seed,
             fixed=pack_arrays(start.classifier) if config.finetune == "feat" else None,
         )
+        self.is_whole = True
         self._trained = 0
         # Of the held-out images, after so many rounds.
         self._features: tuple[int, Tensor | None] = (0, None)
@@ -154,9 +157,12 @@ class FineTuning:
                 question,
                 config.round_timeout,
             )
-            load_arrays(self._model, unpack_arrays(result.arrays))
+            arrays = unpack_arrays(result.arrays)
             if result.running is not None:
-                load_arrays(self._model, unpack_arrays(result.running))
+                arrays |= unpack_arrays(result.running)
+            self.is_whole = False
+            load_arrays(self._model, arrays)
+            self.is_whole = True
             self._trained = number
             self._add_costs(result)
             self._end_round(result.loss, result.clients)

@@ -223,7 +223,8 @@ class _Run:
         try:
             tuning.run(self._grid)
         finally:  # a round that failed leaves the model before it
-            save_model(model_path, tuning.saved_model())
+            if tuning.is_whole:
+                save_model(model_path, tuning.saved_model())
         self._outcome |= {
             "finetune": config.finetune,
             "optimizer": config.optimizer,
