@@ -38,17 +38,28 @@ def backbone_download_bytes(backbone_values: int, num_clients: int = 1) -> int:
     return BYTES_PER_VALUE * num_clients * backbone_values
 
 
-def training_bytes(values: int, num_clients: int) -> int:
-    """Return the bytes of a round of training, in one direction.
+def training_bytes(values: int, clients_per_round: int, rounds: int) -> int:
+    """Return the bytes of some rounds of training, in one direction.
 
     Parameters
     ----------
     values : int
         Values that one client receives, or sends, in a round: see ``trained_values``.
-    num_clients : int
-        Clients of the round, the paper's kappa.
+    clients_per_round, rounds : int
+        kappa and t.
     """
-    return BYTES_PER_VALUE * values * num_clients
+    return BYTES_PER_VALUE * values * clients_per_round * rounds
+
+
+def average_flops(
+    client_flops: float, clients_per_round: int, rounds: int, num_clients: int
+) -> float:
+    """Return the FLOPs of the average client after t rounds: flops t kappa / K.
+
+    ``client_flops`` are those of one client in one round; a run of two phases has the
+    sum of both.
+    """
+    return client_flops * clients_per_round * rounds / num_clients
 
 
 def statistics_flops(

@@ -6,6 +6,7 @@ from torch import nn
 from torchvision.models import mobilenet_v2
 
 from fed3r_app.costs import (
+    average_flops,
     backbone_download_bytes,
     class_means_upload_bytes,
     count_forward_flops,
@@ -141,7 +142,7 @@ def test_all_bytes_of_the_papers_training(
 ):
     def bytes_of(finetune, scaffold):
         values = trained_values(finetune, BACKBONE, 1280 * num_classes, scaffold)
-        return rounds * training_bytes(values, 10)
+        return training_bytes(values, 10, rounds)
 
     assert bytes_of("full", scaffold=False) == fedavg
     assert bytes_of("full", scaffold=True) == 2 * fedavg
@@ -154,6 +155,38 @@ def test_fed3r_downloads_a_backbone_once_or_nothing():
     assert backbone_download_bytes(0, num_clients=1262) == 0
     # 2,223,872 values of 4 bytes to each of 1262 clients
     assert backbone_download_bytes(BACKBONE, num_clients=1262) == 11_226_105_856
+
+
+# t kappa / K = 30,000 / 1262, 50,000 / 9275 and 15,000 / 100 rounds of the mean client.
+@pytest.mark.parametrize(
+    ("num_classes", "num_clients", "samples", "rounds", "expected"),
+    [
+        (2028, 1262, 599.5, 3000, 599.5 * 3 * 335_495_840 * 30_000 / 1262),
+        (1203, 9275, 65.0, 5000, 65 * 3 * 334_439_840 * 50_000 / 9275),
+        (100, 100, 500, 1500, 500 * 3 * 333_028_000 * 150),
+    ],
+    ids=["Landmarks", "iNaturalist", "CIFAR-100"],
+)
+def test_average_flops_of_the_papers_fedavg(
+    num_classes, num_clients, samples, rounds, expected
+):
+    flops = training_flops("full", samples, 1, FORWARD, 1280 * num_classes)
+    average = average_flops(flops, 10, rounds, num_clients)
+    assert average == pytest.approx(expected, rel=1e-12)
+
+
+def test_fed3r_costs_the_average_client_one_pass():
+    # 126 rounds of 10 reach 1260 clients once.
+    flops = statistics_flops(119.9, 1280, 2028, FORWARD)
+    assert average_flops(flops, 10, 126, 1260) == pytest.approx(flops)
+
+
+def test_a_curve_of_two_phases_adds_both():
+    # CIFAR-100: Fed3R once, then a round of FedAvg with 10 of 100 clients.
+    fed3r = statistics_flops(500, 1280, 100, FORWARD)
+    fedavg = training_flops("full", 500, 1, FORWARD, 128_000)
+    both = average_flops(fed3r, 10, 10, 100) + average_flops(fedavg, 10, 1, 100)
+    assert both == pytest.approx(166_923_920_000 + 499_542_000_000 / 10, rel=1e-12)
 
 
 # F_head = 1280 C: 2.6, 1.5 and 0.1 million. E n 3 (F_phi + F_head), and for lp

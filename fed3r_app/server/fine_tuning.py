@@ -269,7 +269,7 @@ class FineTuning:
             self._session.forward_flops,
             c,
         )
-        one_way = training_bytes(values, result.clients)
+        one_way = training_bytes(values, result.clients, rounds=1)
         self._recorder.add_costs(
             up=result.upload_bytes,
             down=result.download_bytes,
