@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fed3r_app.run_errors import RunError
 from simulation import coupons, federation_command
 from simulation.bench import command as bench
 from simulation.private_superlink import PrivateSuperLink, app_settings
@@ -57,9 +58,12 @@ def main(arguments: list[str] | None = None) -> int:
     known = parser.parse_args(arguments)  # the others know all their options
     try:
         return _RUN[known.command](known)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RunError) as error:
         print(error, file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return 128 + signal.SIGINT
 
 
 def _compare_starts(arguments: argparse.Namespace) -> int:

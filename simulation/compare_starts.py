@@ -6,6 +6,7 @@ draws what the first rounds are worth: ``python -m simulation compare-starts``.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,9 @@ def compare_starts(pyproject: Path, output_dir: Path) -> None:
     defaults = default_run_config(pyproject)
     for number, cell in enumerate(cells(), start=1):
         print(f"{number} of {len(list(cells()))}: {cell.name}", flush=True)
-        if not RunDirectory(output_dir / cell.name).summary_path.exists():
+        directory = RunDirectory(output_dir / cell.name)
+        if not directory.summary_path.exists():
+            shutil.rmtree(directory.path, ignore_errors=True)  # it was interrupted
             config = {**defaults, **cell.settings(output_dir)}
             run_inline(server_app, client_app, _CLIENTS, config)
     accuracies = {cell: read_accuracies(output_dir, cell) for cell in cells()}

@@ -37,9 +37,9 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
                 metavar="EXPERIMENT",
                 help="a name as `list` shows, a pattern such as '*-digits', or a file",
             )
-            parser.add_argument(
-                "--data-path", default="", metavar="DIR", help="folder of the data set"
-            )
+        parser.add_argument(
+            "--data-path", default="", metavar="DIR", help="folder of the data set"
+        )
         parser.add_argument(
             "--output",
             type=Path,
@@ -109,13 +109,15 @@ def _list(arguments: argparse.Namespace) -> int:
 
     store, rows = _store(arguments), []
     for name, source in catalogue().items():
-        # Any folder will do: nothing is read from it.
-        experiment = read_experiment(source, data_path=os.getcwd())
+        # A run is known by its folder, too; to list its settings, any will do.
+        experiment = read_experiment(source, arguments.data_path or os.getcwd())
         runs = experiment.all_runs
         done = sum(store.state(run) == DONE for run in runs)
         data = {str(run.config["dataset"]) for run in runs}
         wants = "--data-path" if any(map(needs_data_path, data)) else ""
-        rows.append((name, experiment.title, f"{done} of {len(runs)}", wants))
+        known = arguments.data_path or not wants
+        state = f"{done if known else '?'} of {len(runs)}"
+        rows.append((name, experiment.title, state, wants))
     title = "python -m simulation run EXPERIMENT"
     table = Table(title, ("experiment", "what it shows", "runs done", "needs"), rows, 2)
     print(table.text())

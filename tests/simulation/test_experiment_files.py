@@ -1,5 +1,6 @@
 """Experiment files: what they mean, and what is refused before anything runs."""
 
+import json
 import os
 import re
 
@@ -8,6 +9,7 @@ import pytest
 from simulation.__main__ import main
 from simulation.runner.experiment import curve_of, load, read_experiment
 from simulation.runner.files import FOLDER, Source, catalogue, find
+from simulation.runner.store import Store
 from simulation.runner.yaml_lines import ExperimentError, read_yaml
 
 PRESETS = catalogue()
@@ -233,3 +235,28 @@ def test_list_and_show_run_nothing(capsys, tmp_path):
     assert main(["show", "immunity-digits", "--output", str(tmp_path / "out")]) == 0
     assert "alpha 0, seed 0 [not run]" in capsys.readouterr().out
     assert not (tmp_path / "out").exists()
+
+
+def test_list_counts_the_runs_of_a_folder_of_data(capsys, tmp_path):
+    out = tmp_path / "out"
+    run = load("immunity-cifar100", str(tmp_path))[0].all_runs[0]
+    directory = Store(out).directory(run)
+    directory.path.mkdir(parents=True)
+    directory.config_path.write_text(json.dumps(dict(run.config)))
+    directory.summary_path.write_text('{"status": "complete"}')
+
+    def counted(*options):
+        assert main(["list", "--output", str(out), *options]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return next(line for line in lines if "immunity-cifar100" in line)
+
+    assert " 1 of " in counted("--data-path", str(tmp_path))
+    assert " ? of " in counted()
+
+
+def test_a_closed_form_is_measured_more_than_once_on_every_data_set(tmp_path):
+    for experiment in load("target-*", str(tmp_path)):
+        for run in experiment.all_runs:
+            if run.config["finetune"] == "none":
+                rounds = -(-run.clients // run.per_round)
+                assert rounds / int(run.config["eval-every"]) >= 4, experiment.name
