@@ -20,7 +20,7 @@ from simulation.__main__ import main
 from simulation.runner.experiment import load
 from simulation.runner.pool import Pool
 from simulation.runner.results import collect, measured
-from simulation.runner.store import DONE, Store
+from simulation.runner.store import DONE, NEW, Store
 
 SPLITS = """
 base: {backbone: pixels, image-size: 8, clients: 10, clients-per-round: 5,
@@ -237,3 +237,20 @@ def test_only_a_fine_tuning_goes_on_where_it_stopped(write_experiment, tmp_path)
         left.touch()
         assert store.prepare(run) is goes_on
         assert left.exists() is goes_on
+
+
+def test_a_changed_file_of_weights_makes_another_run(write_experiment, tmp_path):
+    weights = tmp_path / "weights.pt"
+    path = write_experiment(f"axes: {{weights: [packaged, {weights}]}}\n")
+    store, runs = Store(tmp_path / "out"), load(str(path))[0].runs
+    weights.write_bytes(b"first")
+    for run in runs:
+        directory = store.directory(run)
+        directory.path.mkdir(parents=True)
+        directory.config_path.write_text(json.dumps(dict(run.config)))
+        directory.summary_path.write_text('{"status": "complete"}')
+    assert [store.state(run) for run in runs] == [DONE, DONE]
+    weights.write_bytes(b"second")
+    assert [store.state(run) for run in runs] == [DONE, NEW]
+    weights.write_bytes(b"first")
+    assert [store.state(run) for run in runs] == [DONE, DONE]
