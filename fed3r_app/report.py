@@ -252,7 +252,7 @@ _ROWS: tuple[tuple[str, Callable[[Values], str]], ...] = (
     ("data set", _plain("dataset")),
     ("status", _plain("status")),
     ("accuracy", _formatted("accuracy", format_percent)),
-    ("best accuracy", _best),
+    ("best on test images", _best),
     ("accuracy before fine-tuning", _formatted("closed_form_accuracy", format_percent)),
     ("accuracy of Fed3R after it", _formatted("probe_accuracy", format_percent)),
     ("accuracy at clients", _formatted("client_accuracy", format_percent)),

@@ -160,7 +160,19 @@ def read_lines(experiment: Experiment, store: Store) -> Lines | None:
     if asked is None or content.get("asked") != _asked(asked, names):
         return None
     lines: Lines = content["lines"]
-    return lines
+    return _over_seeds(lines) if experiment.kernel else lines
+
+
+def _over_seeds(lines: Lines) -> Lines:
+    """Return one line for each features and D, with the accuracies of all seeds."""
+    merged: dict[tuple[str, int | None], list[float]] = {}
+    for line in lines:
+        key = line["features"], line["dim"]
+        merged.setdefault(key, []).extend(line["accuracies"])
+    return [
+        {"features": features, "dim": dim, "accuracies": accuracies}
+        for (features, dim), accuracies in merged.items()
+    ]
 
 
 def _asked(what: Coupons | Kernel, names: Iterable[str] = ()) -> Any:

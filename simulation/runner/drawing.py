@@ -11,7 +11,7 @@ import numpy as np
 
 from fed3r_app.report import format_bytes, format_flops
 from simulation.runner.experiment import curve_of
-from simulation.runner.results import Finished, Results, average
+from simulation.runner.results import Finished, Results, average, deviation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ _COLORS = (
 _STYLES = ("-", "--", ":", "-.")
 _LABELS = {
     "accuracy": "accuracy",
-    "best_accuracy": "best accuracy",
+    "best_accuracy": "best on test images",
     "closed_form_accuracy": "before fine-tuning",
     "probe_accuracy": "ridge on its features",
 }
@@ -74,7 +74,7 @@ def draw_kernel(lines: Sequence[dict[str, Any]]) -> bytes:
         own = [line for line in lines if line["features"] == name]
         drawn = [line for line in own if line["dim"] is not None]
         means = np.array([np.mean(line["accuracies"]) for line in drawn])
-        spread = np.array([np.std(line["accuracies"]) for line in drawn])
+        spread = np.array([deviation(line["accuracies"]) for line in drawn])
         dims = [line["dim"] for line in drawn]
         label = f"random features, {name}"
         axes.errorbar(
@@ -169,12 +169,12 @@ def _bars(results: Results) -> bytes:
         values = [_values(runs, measure) for runs in curves.values()]
         y = np.arange(len(curves)) + (place - (len(measures) - 1) / 2) * height
         means = [float(np.mean(v)) if v else 0.0 for v in values]
-        spread = [float(np.std(v)) if v else 0.0 for v in values]
+        spread = [float(deviation(v)) if v else 0.0 for v in values]
         label = _LABELS[measure]
         axes.barh(y, means, height * 0.9, xerr=spread, color=color, label=label)
-        for where, mean, deviation in zip(y, means, spread, strict=True):
+        for where, mean, error in zip(y, means, spread, strict=True):
             text = f" {100 * mean:.1f}" if mean else " not measured"
-            axes.text(mean + deviation, where, text, va="center", fontsize=8)
+            axes.text(mean + error, where, text, va="center", fontsize=8)
     axes.set_yticks(range(len(curves)), list(curves))
     axes.invert_yaxis()
     axes.set_xlabel("accuracy")
@@ -207,7 +207,7 @@ def _along(results: Results, x: str) -> bytes:
         axes.errorbar(
             [places.index(place) for place in known],
             [float(np.mean(v)) for v in values],
-            [float(np.std(v)) for v in values],
+            [float(deviation(v)) for v in values],
             fmt=f"o{style}",
             color=color,
             capsize=3,

@@ -10,10 +10,9 @@ from multiprocessing.connection import Connection, wait
 from typing import Protocol
 
 from simulation.runner.tasks import Task
-from simulation.runner.worker import Advance, Outcome, serve
+from simulation.runner.worker import STOP_SECONDS, Advance, Outcome, serve
 
 _TICK_SECONDS = 0.25
-_STOP_SECONDS = 15.0  # Flower's processes are stopped meanwhile
 # Read when a library is loaded, so they have to be there when a worker starts.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -137,7 +136,7 @@ class _Worker:
 
     def join(self) -> None:
         """Wait for the end of the process; force it where that takes too long."""
-        self.process.join(_STOP_SECONDS)
+        self.process.join(STOP_SECONDS)
         if self.process.is_alive():
             self.process.kill()
             self.process.join()

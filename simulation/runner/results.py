@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fed3r_app.run_directory import write_atomically
 from simulation.runner.experiment import Experiment, curve_of
@@ -83,6 +83,17 @@ def number(values: Values, key: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
+def deviation(values: ArrayLike) -> NDArray[np.float64]:
+    """Return the sample standard deviation of values (n, ...), (...).
+
+    The seeds are a sample of all seeds: the squares' sum is divided by n - 1. One value
+    has no spread: 0.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    spread: NDArray[np.float64] = array.std(axis=0, ddof=int(len(array) > 1))
+    return spread
+
+
 @dataclass(frozen=True, eq=False)
 class Curve:
     """Accuracy against costs, over seeds; arrays of one value a measured round.
@@ -90,7 +101,7 @@ class Curve:
     Parameters
     ----------
     accuracy, spread : array
-        Mean and standard deviation over the seeds.
+        Mean and sample standard deviation over the seeds.
     rounds, bytes, flops : array
         Means of what was spent so far: rounds, bytes in both directions, average
         FLOPs per client.
@@ -121,7 +132,7 @@ def average(runs: list[Finished]) -> Curve | None:
             for table in tables
         ]
     )
-    mean, spread = stacked.mean(axis=0), stacked.std(axis=0)
+    mean, spread = stacked.mean(axis=0), deviation(stacked)
     return Curve(mean[:, 1], spread[:, 1], rounds, mean[:, 2], mean[:, 3])
 
 

@@ -1,7 +1,8 @@
 """What has been run: one folder for all runs, shared by all experiments.
 
 A run's folder is named after its settings, so that two experiments with a run in common
-have it made once, and a changed setting makes a new run and touches no old one.
+have it made once, and a changed setting makes a new run and touches no old one. So does
+a changed file of weights.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from fed3r_app.run_directory import RunDirectory, output_directory
 from simulation.runner.grid import Run
 
 DONE, BEGUN, NEW = "done", "begun", "not run"
+# Values of `weights` that name no file.
+_WEIGHTS_WITHOUT_FILE = ("packaged", "torchvision", "random")
 
 
 @dataclass(frozen=True)
@@ -109,9 +113,29 @@ def run_name(run: Run) -> str:
     if config["finetune"] != "none":
         words += [config["finetune"], config["optimizer"]]
     words += [config["partition"], f"seed{config['seed']}"]
-    content = json.dumps([run.clients, sorted(run.config.items())])
+    settings = [run.clients, sorted(run.config.items())]
+    content = json.dumps(settings + _weights_digests(str(config["weights"])))
     digest = hashlib.sha256(content.encode()).hexdigest()[:10]
     return "-".join([*map(str, words), digest])
+
+
+def _weights_digests(weights: str) -> list[str]:
+    """Return the digest of the file that weights name; none if they name no file."""
+    if weights in _WEIGHTS_WITHOUT_FILE:
+        return []
+    path = Path(weights).expanduser().absolute()
+    try:
+        found = path.stat()
+        return [_file_digest(path, found.st_mtime_ns, found.st_size)]
+    except OSError:  # the run that reads it says so
+        return []
+
+
+@lru_cache
+def _file_digest(path: Path, changed: int, size: int) -> str:
+    """Return the sha256 of a file, read again when its time or its size is another."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _is_whole(summary: dict[str, object], run: Run) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fed3r_app.report import format_bytes, format_flops, format_seconds
 from simulation.runner.experiment import Target
-from simulation.runner.results import Finished, Results, to_reach
+from simulation.runner.results import Finished, Results, deviation, to_reach
 
 _NONE = "-"
 
@@ -69,9 +69,9 @@ class Table:
 
 
 def percent(values: Sequence[float]) -> str:
-    """Return mean and standard deviation of shares in percent."""
+    """Return mean and sample standard deviation of shares in percent."""
     text = f"{100 * np.mean(values):.2f}"
-    return f"{text} ± {100 * np.std(values):.2f}" if len(values) > 1 else text
+    return f"{text} ± {100 * deviation(values):.2f}" if len(values) > 1 else text
 
 
 def _mean(form: Callable[[float], str]) -> Callable[[Sequence[float]], str]:
@@ -81,7 +81,7 @@ def _mean(form: Callable[[float], str]) -> Callable[[Sequence[float]], str]:
 # Heading, key of the summary, how to write its values; empty columns are left out.
 _COLUMNS: tuple[tuple[str, str, Callable[[Sequence[float]], str]], ...] = (
     ("accuracy (%)", "accuracy", percent),
-    ("best (%)", "best_accuracy", percent),
+    ("best on test images (%)", "best_accuracy", percent),
     ("before fine-tuning (%)", "closed_form_accuracy", percent),
     ("ridge on its features (%)", "probe_accuracy", percent),
     ("lambda", "ridge_lambda", _mean("{:.4g}".format)),
@@ -99,6 +99,7 @@ _COLUMNS: tuple[tuple[str, str, Callable[[Sequence[float]], str]], ...] = (
 def outcome_table(results: Results) -> Table:
     """Return what each curve came to, as mean and spread over its seeds."""
     curves = results.curves()
+    seeds = {len(runs) for runs in curves.values()}
     if results.reference:
         curves[results.reference.run.title.split(",")[0]] = [results.reference]
     columns = [
@@ -106,11 +107,19 @@ def outcome_table(results: Results) -> Table:
         for heading, key, form in _COLUMNS
     ]
     known = [(heading, cells) for heading, cells in columns if set(cells) - {_NONE}]
+    if len(seeds) > 1:
+        known.insert(0, ("seeds", [str(len(runs)) for runs in curves.values()]))
     rows = list(zip(curves, *(cells for _, cells in known), strict=True))
-    seeds = max((len(runs) for runs in curves.values()), default=0)
-    spread = f", mean ± standard deviation of {seeds} seeds" if seeds > 1 else ""
     headings = tuple(heading for heading, _ in known)
-    return Table(f"At the end{spread}", ("", *headings), rows)
+    return Table(f"At the end{_spread_of(seeds)}", ("", *headings), rows)
+
+
+def _spread_of(seeds: set[int]) -> str:
+    """Return what ± means in a table of curves with these numbers of seeds."""
+    if max(seeds, default=0) < 2:
+        return ""
+    number = f"{min(seeds)} seeds" if len(seeds) == 1 else "the seeds"
+    return f", mean ± sample standard deviation of {number}"
 
 
 def _cell(

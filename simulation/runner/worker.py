@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Iterator
@@ -12,9 +14,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import FrameType
 
 from simulation.runner.tasks import Task, TaskError, Workplace
 
+STOP_SECONDS = 15.0  # to stop what a worker has started, before it is killed
 _REPORT_SECONDS = 0.2
 
 
@@ -37,15 +41,42 @@ def serve(connection: Connection, threads: int, cores: int) -> None:
     """Do the tasks that come through a connection until it is closed."""
     # Ctrl-C reaches every process of the terminal: the runner decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_end_with_the_runner, daemon=True).start()
     with ExitStack() as resources:
         workplace = Workplace(resources, threads, cores)
         while True:
             try:
                 task: Task = connection.recv()
             except EOFError:
+                _leave_undisturbed()
                 return
             connection.send(_perform(task, workplace, connection))
+
+
+def _end_with_the_runner() -> None:
+    """Wait for the end of the runner, however it came, and end this process too.
+
+    A task looks at its connection only now and then: until it did, it would go on in a
+    folder that the next runner takes for its own.
+    """
+    runner, main = multiprocessing.parent_process(), threading.main_thread()
+    assert runner is not None and main.ident is not None
+    runner.join()
+    signal.pthread_kill(main.ident, signal.SIGTERM)
+    time.sleep(STOP_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    """End this process, and stop what it has started."""
+    _leave_undisturbed()
+    sys.exit(128 + number)
+
+
+def _leave_undisturbed() -> None:
+    """Take no notice of further signals: they would cut the stopping short."""
+    signal.signal(signal.SIGTERM, lambda number, _: None)
 
 
 def _perform(task: Task, workplace: Workplace, connection: Connection) -> Outcome:

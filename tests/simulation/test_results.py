@@ -5,8 +5,8 @@ import pytest
 
 from simulation.runner.experiment import Target
 from simulation.runner.grid import Run
-from simulation.runner.results import Finished, Results, average, to_reach
-from simulation.runner.tables import Table, target_tables
+from simulation.runner.results import Finished, Results, average, deviation, to_reach
+from simulation.runner.tables import Table, outcome_table, percent, target_tables
 
 
 def finished(label, seed, *rounds):
@@ -31,9 +31,33 @@ def test_a_curve_is_the_mean_of_its_seeds_and_an_ended_run_keeps_its_last_values
     curve = average(FAST)
     assert curve.rounds.tolist() == [1, 2]
     assert curve.accuracy == pytest.approx([0.5, 0.7])
-    assert curve.spread == pytest.approx([0.1, 0.1])
+    assert curve.spread == pytest.approx([0.02**0.5, 0.02**0.5])
     assert curve.bytes.tolist() == [20, 25]
     assert curve.flops.tolist() == [5, 7.5]
+
+
+def test_a_spread_is_that_of_a_sample():
+    assert deviation([0.4, 0.6]) == pytest.approx(0.02**0.5)
+    assert deviation([0.4]) == 0
+    assert percent([0.4, 0.6]) == "50.00 ± 14.14"
+    assert percent([0.4]) == "40.00"
+
+
+def test_a_table_says_of_how_many_seeds_its_means_are():
+    whole = outcome_table(Results(None, [*FAST, *SLOW], [], None))
+    assert whole.title == "At the end, mean ± sample standard deviation of 2 seeds"
+    assert whole.columns == ("", "accuracy (%)")
+    parts = outcome_table(Results(None, [*FAST, SLOW[0]], [SLOW[1].run], None))
+    assert parts.title == "At the end, mean ± sample standard deviation of the seeds"
+    assert parts.columns == ("", "seeds", "accuracy (%)")
+    assert parts.rows == [("fast", "2", "70.00 ± 14.14"), ("slow", "1", "70.00")]
+
+
+def test_the_best_round_is_said_to_be_chosen_by_the_test_images():
+    each = FAST[0]
+    tuned = Finished(each.run, {"best_accuracy": 0.9}, each.metrics)
+    columns = outcome_table(Results(None, [tuned], [], None)).columns
+    assert columns == ("", "best on test images (%)")
 
 
 def test_a_curve_begins_where_all_its_runs_were_measured():

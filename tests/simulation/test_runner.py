@@ -17,10 +17,12 @@ from fed3r_app.core import RidgeStatistics, select_lambda
 from fed3r_app.data import load_dataset
 from fed3r_app.features import extract_features
 from simulation.__main__ import main
+from simulation.kernel_comparison import Line
+from simulation.runner.analyses import analyses_wanted, kernel_table, read_lines
 from simulation.runner.experiment import load
 from simulation.runner.pool import Pool
 from simulation.runner.results import collect, measured
-from simulation.runner.store import DONE, Store
+from simulation.runner.store import DONE, NEW, Store
 
 SPLITS = """
 base: {backbone: pixels, image-size: 8, clients: 10, clients-per-round: 5,
@@ -237,3 +239,50 @@ def test_only_a_fine_tuning_goes_on_where_it_stopped(write_experiment, tmp_path)
         left.touch()
         assert store.prepare(run) is goes_on
         assert left.exists() is goes_on
+
+
+def pretend_done(store, runs):
+    for run in runs:
+        directory = store.directory(run)
+        directory.path.mkdir(parents=True)
+        directory.config_path.write_text(json.dumps(dict(run.config)))
+        directory.summary_path.write_text('{"status": "complete"}')
+
+
+def test_a_changed_file_of_weights_makes_another_run(write_experiment, tmp_path):
+    weights = tmp_path / "weights.pt"
+    path = write_experiment(f"axes: {{weights: [packaged, {weights}]}}\n")
+    store, runs = Store(tmp_path / "out"), load(str(path))[0].runs
+    weights.write_bytes(b"first")
+    pretend_done(store, runs)
+    assert [store.state(run) for run in runs] == [DONE, DONE]
+    weights.write_bytes(b"second")
+    assert [store.state(run) for run in runs] == [DONE, NEW]
+    weights.write_bytes(b"first")
+    assert [store.state(run) for run in runs] == [DONE, DONE]
+
+
+def test_kernels_of_several_seeds_are_one_line(write_experiment, tmp_path, monkeypatch):
+    path = write_experiment(
+        """
+        axes: {method: [fed3r, fedncm], seed: [0, 1]}
+        kernel: {per-class: 4, dims: [10, 20], seeds: 2}
+        """
+    )
+    store, (experiment,) = Store(tmp_path / "out"), load(str(path))
+    pretend_done(store, experiment.runs)
+    monkeypatch.setattr(
+        "simulation.kernel_comparison.compare_with_kernel",
+        lambda directory, *_: [
+            Line(dim, (0.25 if "seed0" in directory.name else 0.75,))
+            for dim in (10, 20, None)
+        ],
+    )
+    (task,) = analyses_wanted(experiment, store)
+    task.perform(None, None)
+    lines = read_lines(experiment, store)
+    methods = ("method fed3r", "method fedncm")
+    assert [tuple(line.values()) for line in lines] == [
+        (method, dim, [0.25, 0.75]) for method in methods for dim in (10, 20, None)
+    ]
+    assert len(kernel_table(lines).rows) == 6
