@@ -82,8 +82,7 @@ class Store:
         """Make place for a run; return whether it goes on where it stopped.
 
         A fine-tuning goes on from its checkpoint. A closed form begins again: with its
-        features in the cache it is quick, and the costs of a round that was cut short
-        are not in its snapshot.
+        features in the cache it is quick.
         """
         directory = self.directory(run)
         if directory.checkpoint_path.is_file():
