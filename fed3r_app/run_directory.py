@@ -5,7 +5,6 @@ No torch here: `fed3r show` reads a run without loading it.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -19,6 +18,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import cast
 
+from fed3r_app.file_locks import exclusive
 from fed3r_app.json_lines import append_line, parse_object, plain, read_lines
 
 LATEST = "latest"
@@ -149,19 +149,13 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes from changing the run meanwhile.
-
-        The lock ends with the process that has it, however that ends.
-        """
+        """Keep other processes from changing the run meanwhile."""
         self._check_is_run()
-        with self.config_path.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise OSError(
-                    f"{self.path} must not be in use, got a process that is at work "
-                    "there. Wait until it has ended, or end it."
-                ) from error
+        refusal = (
+            f"{self.path} must not be in use, got a process that is at work there. "
+            "Wait until it has ended, or end it."
+        )
+        with exclusive(self.config_path, refusal):
             self._drop_torn_files()
             yield
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import fcntl
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fed3r_app.file_locks import exclusive
 from fed3r_app.run_errors import RunError
 from simulation import coupons, federation_command
 from simulation.bench import command as bench
@@ -99,16 +99,15 @@ def _flwr_run(options: list[str]) -> int:
 
 @contextmanager
 def _alone_in(home: Path) -> Iterator[None]:
-    """Keep a second run out of a folder; the lock ends with the process that has it."""
+    """Keep a second run out of a folder."""
     home.mkdir(parents=True, exist_ok=True)
-    with (home / "lock").open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise RuntimeError(
-                f"{home} must not be in use, got another run at work there. Wait until "
-                "it has ended."
-            ) from error
+    lock = home / "lock"
+    lock.touch()
+    refusal = (
+        f"{home} must not be in use, got another run at work there. Wait until it has "
+        "ended."
+    )
+    with exclusive(lock, refusal):
         yield
 
 

@@ -7,7 +7,6 @@ a changed file of weights.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import shutil
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from fed3r_app.file_locks import exclusive
 from fed3r_app.run_directory import RunDirectory, output_directory
 from simulation.runner.grid import Run
 
@@ -94,14 +94,13 @@ class Store:
     def claimed(self) -> Iterator[None]:
         """Keep other runners away, or raise if one is at work."""
         self.runs.mkdir(parents=True, exist_ok=True)
-        with (self.root / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise BlockingIOError(
-                    f"Another run of experiments is at work in {self.root}. Wait for "
-                    "it, or give --output another folder."
-                ) from None
+        lock = self.root / ".lock"
+        lock.touch()
+        refusal = (
+            f"Another run of experiments is at work in {self.root}. Wait for it, or "
+            "give --output another folder."
+        )
+        with exclusive(lock, refusal):
             yield
 
 
