@@ -15,6 +15,9 @@ from flwr.serverapp import Grid
 IN_FLIGHT = 32
 _LONGEST_REASON = 500
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _IDLE_PAUSE = 0.02, 1.0, 0.2
+# A pause is this share of the time since the last reply: replies don't lie about for
+# long, which Flower's simulation would be slower for, and hours are not waited busily.
+_PAUSE_SHARE = 0.05
 _END = object()
 
 
@@ -45,7 +48,7 @@ def exchange(
     """
     waiting: dict[str, tuple[Message, float]] = {}
     queue, more = iter(messages), True
-    pause = _SHORTEST_PAUSE
+    last_reply = time.monotonic()
     while True:
         while more and len(waiting) < in_flight:
             message = next(queue, _END)
@@ -59,16 +62,18 @@ def exchange(
             return
         now = time.monotonic()  # before pulling: what has come by then is not late
         replies = deque(grid.pull_messages(list(waiting)) if waiting else ())
-        longest = _LONGEST_PAUSE if waiting else _IDLE_PAUSE
-        pause = _SHORTEST_PAUSE if replies else min(pause * 1.5, longest)
+        if replies:
+            last_reply = now
         while replies:
             reply = replies.popleft()
             question, _ = waiting.pop(reply.metadata.reply_to_message_id, (None, now))
             if question is not None:
                 yield _in_its_name(reply, question)
         waiting = {key: value for key, value in waiting.items() if value[1] > now}
-        if (waiting or more) and pause > _SHORTEST_PAUSE:
-            time.sleep(pause)
+        if (waiting or more) and last_reply < now:
+            longest = _LONGEST_PAUSE if waiting else _IDLE_PAUSE
+            share = _PAUSE_SHARE * (now - last_reply)
+            time.sleep(min(max(share, _SHORTEST_PAUSE), longest))
 
 
 def _in_its_name(reply: Message, question: Message) -> Message:
