@@ -17,6 +17,8 @@ travel as they are, by less. The float64 sums and QR before it add n + d roundin
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +33,7 @@ Contribution = StatisticsFactor | RidgeStatistics
 _EPS = torch.finfo(torch.float64).eps
 # Operations that take well under half a second on one core.
 _AFFORDABLE = 4e9
+_FEW_ROWS = 64
 
 
 class InconsistentStatistics(ValueError):
@@ -61,16 +64,29 @@ def check_contribution(
         raise InconsistentStatistics(
             f"n must be <= max-client-samples = {limits.max_samples}, got {n}."
         )
-    sums = _Sums.of(contribution, dtype)
-    _check_scatter(sums, n)
-    if limits.norm < math.inf:
-        _check_trace(sums, n, limits.norm)
-    if limits.low is not None and limits.high is not None:
-        _check_range(sums, n, limits.low, limits.high)
-    if isinstance(contribution, StatisticsFactor):
-        _check_factor(contribution, sums.slack)
-    else:
-        _check_matrix(contribution, sums, limits)
+    with _enough_threads(contribution):
+        sums = _Sums.of(contribution, dtype)
+        _check_scatter(sums, n)
+        if limits.norm < math.inf:
+            _check_trace(sums, n, limits.norm)
+        if limits.low is not None and limits.high is not None:
+            _check_range(sums, n, limits.low, limits.high)
+        if isinstance(contribution, StatisticsFactor):
+            _check_factor(contribution, sums.slack)
+        else:
+            _check_matrix(contribution, sums, limits)
+
+
+@contextmanager
+def _enough_threads(contribution: Contribution) -> Iterator[None]:
+    """Keep torch to one thread for a small factor: waking more takes longer."""
+    before = torch.get_num_threads()
+    if isinstance(contribution, StatisticsFactor) and len(contribution.R) <= _FEW_ROWS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,7 +159,7 @@ def _check_range(sums: _Sums, n: int, low: Tensor, high: Tensor) -> None:
     """Check low <= b_c / n_c <= high, and A_jj against sums of (z-low)(high-z)."""
     if not len(sums.counts):
         return
-    least, most = torch.aminmax(sums.means, dim=0)
+    least, most = sums.means.amin(dim=0), sums.means.amax(dim=0)
     rounding = sums.slack * sums.norms / float(sums.counts.min().sqrt())
     inside = (least >= low - rounding) & (most <= high + rounding)
     if not bool(inside.all()):

@@ -29,11 +29,15 @@ def run(options: Options) -> Result:
     announce(f"folding the factors of {len(stream):,} clients")
     folded = measure(fold_factors, stream.tolist(), d, num_classes, isolated=alone)
     announce(f"adding the dense uploads of {len(few):,} clients")
-    unpacked = measure(add_dense, few.tolist(), d, num_classes, isolated=alone)
+    unpacked, expanded = (
+        measure(add_matrices, few.tolist(), d, num_classes, form, isolated=alone)
+        for form in ("dense", "factor")
+    )
     added = measure(add_ready_matrices, len(few), d, num_classes, isolated=alone)
     ways = {
         "factors, unpacked, checked and folded": (len(stream), folded),
         "dense uploads, unpacked and added": (len(few), unpacked),
+        "factors, each turned into matrices and added": (len(few), expanded),
         "dense matrices, added only": (len(few), added),
     }
     sums = 8 * (d * d + d * num_classes)
@@ -45,6 +49,7 @@ def run(options: Options) -> Result:
     rate, wanted = len(stream) / folded.value, None if options.quick else 5.0
     ratios = [
         Ratio("folding / dense uploads", rate * unpacked.value / len(few), wanted),
+        Ratio("folding / matrices of each", rate * expanded.value / len(few)),
         Ratio("folding / dense addition alone", rate * added.value / len(few)),
         Ratio(
             "MB above A and b",
@@ -75,10 +80,10 @@ def fold_factors(sizes: list[int], d: int, num_classes: int) -> float:
     return seconds + time.perf_counter() - began
 
 
-def add_dense(sizes: list[int], d: int, num_classes: int) -> float:
-    """Return the seconds to unpack dense uploads and add them up."""
+def add_matrices(sizes: list[int], d: int, num_classes: int, form: str) -> float:
+    """Return the seconds to make A and b of each upload and add them up."""
     total, seconds = RidgeStatistics.zeros(d, num_classes), 0.0
-    for record in _records(sizes, d, num_classes, "dense"):
+    for record in _records(sizes, d, num_classes, form):
         began = time.perf_counter()
         _add_in_place(total, unpack_statistics(record, (d, num_classes)))
         seconds += time.perf_counter() - began
