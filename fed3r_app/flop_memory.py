@@ -1,7 +1,7 @@
 """The FLOPs of backbones, counted once and remembered on disk.
 
-Counting needs the network, and the network needs torchvision: seconds that a run whose
-features are all in the cache can do without.
+Counting needs the network, which a run whose features are all in the cache can do
+without.
 """
 
 from __future__ import annotations

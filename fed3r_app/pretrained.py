@@ -1,6 +1,7 @@
 """Networks of torchvision without their classifier, and where their weights come from.
 
-torchvision is imported inside the functions only (see backbones.py).
+torchvision is imported inside the functions only (see backbones.py), and the packaged
+network does without it.
 """
 
 import difflib
@@ -14,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from fed3r_app.mobilenet import MobileNetV2
 from fed3r_app.preprocessing import Preprocess
 from fed3r_app.state_dicts import misfits, read_state
 
@@ -102,7 +104,7 @@ def build_packaged() -> nn.Module:
             f"for {path}. {_REINSTALL}"
         )
     state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    model, _ = _new_network("mobilenet_v2")
+    model = MobileNetV2()
     # Older names, the same entries in the same order.
     model.load_state_dict(dict(zip(model.state_dict(), state.values(), strict=True)))
     return model

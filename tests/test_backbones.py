@@ -1,5 +1,6 @@
 """Backbones: which weights they hold, how they see an image, what they refuse."""
 
+import copy
 import logging
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from fed3r_app import pretrained
 from fed3r_app.backbones import Backbone, load_backbone
+from fed3r_app.mobilenet import MobileNetV2
 from fed3r_app.preprocessing import Preprocess
 
 
@@ -35,14 +37,8 @@ def same_weights(a: nn.Module, b: nn.Module) -> bool:
     return all(torch.equal(x, y) for x, y in pairs)
 
 
-def test_importing_backbones_and_features_is_light() -> None:
-    code = (
-        "import sys, fed3r_app.backbones as b, fed3r_app.features\n"
-        "backbone = b.load_backbone('mobilenet_v2', 'packaged', 96)\n"
-        "assert backbone.dim == 1280 and backbone.digest\n"
-        "heavy = {'torchvision', 'datasets', 'matplotlib', 'flwr'} & set(sys.modules)\n"
-        "sys.exit(' '.join(heavy) or 0)"
-    )
+def run_python(code: str) -> None:
+    """Run a program in a process of its own, which must end well."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -51,6 +47,43 @@ def test_importing_backbones_and_features_is_light() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_importing_backbones_and_features_is_light() -> None:
+    code = (
+        "import sys, fed3r_app.backbones as b, fed3r_app.features\n"
+        "backbone = b.load_backbone('mobilenet_v2', 'packaged', 96)\n"
+        "assert backbone.dim == 1280 and backbone.digest\n"
+        "heavy = {'torchvision', 'datasets', 'matplotlib', 'flwr'} & set(sys.modules)\n"
+        "sys.exit(' '.join(heavy) or 0)"
+    )
+    run_python(code)
+
+
+def test_the_packaged_network_does_without_torchvision() -> None:
+    code = (
+        "import sys, torch, fed3r_app.backbones as b\n"
+        "module = b.load_backbone('mobilenet_v2', 'packaged', 32).module\n"
+        "assert module(torch.zeros(1, 3, 32, 32)).shape == (1, 1280)\n"
+        "heavy = {'torchvision', 'torch._dynamo'} & set(sys.modules)\n"
+        "sys.exit(' '.join(heavy) or 0)"
+    )
+    run_python(code)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_our_mobilenet_is_torchvisions(training: bool) -> None:
+    theirs = load_backbone("mobilenet_v2", "random", 64).module
+    ours = MobileNetV2()
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    ours.load_state_dict(theirs.state_dict())
+    images = torch.rand(4, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    features = []
+    for module in (ours, copy.deepcopy(theirs)):
+        torch.manual_seed(1)  # of the dropout
+        with torch.no_grad():
+            features.append(module.train(training)(images))
+    assert torch.equal(*features)
 
 
 def test_packaged_mobilenet_knows_imagenet_statistics() -> None:
