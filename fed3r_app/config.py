@@ -20,8 +20,8 @@ from fed3r_app.private_settings import CENTRAL, DISTRIBUTED, check_private_setti
 Value = str | int | float | bool
 Reader = Callable[[str, Value], Value]
 
-# How often ``eval-every = "auto"`` evaluates, about.
-_EVALUATIONS = 20
+# How often ``eval-every = "auto"`` evaluates, about: up to so many features, and above.
+_EVALUATIONS, _QUICK_DIM, _FEWEST = 20, 2000, 4
 # ``clients-per-round = "auto"`` in simulation: enough rounds to see the curve.
 _SIMULATED_PER_ROUND = 2
 SECAGG = "secagg"
@@ -214,13 +214,14 @@ class Config:
         """The classes that the run config names, in its order; () if it names none."""
         return tuple(name.strip() for name in self.labels.split(",") if name.strip())
 
-    def evaluation_interval(self, rounds: int) -> int:
-        """Return after how many of so many rounds to evaluate; 0 is at the end."""
+    def evaluation_interval(self, rounds: int, dim: int = 0) -> int:
+        """Return how many rounds to solve for ``dim`` features after; 0: the last."""
         if self.dp_epsilon:  # one release, one evaluation
             return 0
-        if self.eval_every == "auto":
-            return -(-rounds // _EVALUATIONS)
-        return self.eval_every
+        if self.eval_every != "auto":
+            return self.eval_every
+        affordable = _EVALUATIONS * _QUICK_DIM // max(dim, _QUICK_DIM)
+        return -(-rounds // max(affordable, _FEWEST))
 
     def to_run_config(self) -> dict[str, Value]:
         """Return the run config that these settings are read from."""

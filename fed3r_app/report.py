@@ -53,6 +53,12 @@ def format_percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def import_matplotlib() -> None:
+    """Load what ``plot_curves`` needs, ahead of time."""
+    import matplotlib.backends.backend_agg
+    import matplotlib.figure  # noqa: F401
+
+
 def plot_curves(metrics: Sequence[Values], path: Path, title: str) -> None:
     """Write a PNG of the accuracy against rounds, uploaded bytes and FLOPs.
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from logging import INFO, WARNING
-from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -18,7 +17,6 @@ from fed3r_app.core import (
     Limits,
     RidgeStatistics,
     RunningSum,
-    select_lambda,
     solve_ridge,
 )
 from fed3r_app.ledger import ACCEPTED, FAILED, REFUSED, REPEATED, Entry
@@ -31,6 +29,7 @@ from fed3r_app.wire import (
 from strategies.client_evaluation import EVALUATION, add_evaluations
 from strategies.cohorts import Cohorts
 from strategies.exchange import exchange, printable
+from strategies.penalties import Penalties, Release
 from strategies.roster import Roster
 
 STATISTICS = "train.statistics"
@@ -38,17 +37,6 @@ _PROGRESS_SECONDS = 5.0
 OnRound = Callable[[int, MetricRecord, MetricRecord | None], None]
 OnReply = Callable[[Entry, ArrayRecord | None], None]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-class Release(Protocol):
-    """Makes sums differentially private."""
-
-    def __call__(self, stats: RidgeStatistics) -> RidgeStatistics:
-        """Return the statistics with noise."""
-
-    @property
-    def lam(self) -> float:
-        """The ridge penalty that goes with the noise."""
 
 
 class Fed3R(Strategy):
@@ -120,7 +108,7 @@ class Fed3R(Strategy):
         self.ridge_lambda: float | None = None
         self.rounds_run = 0
         self.upload_bytes = self.download_bytes = 0
-        self._fixed_lambda = ridge_lambda
+        self._penalties = Penalties(ridge_lambda, release)
         self._normalize = normalize
         self._intercept = intercept
         self._eval_every = eval_every
@@ -140,9 +128,7 @@ class Fed3R(Strategy):
 
     def solve(self, stats: RidgeStatistics) -> Tensor:
         """Return the classifier W (d, C) of the statistics."""
-        lam = self._fixed_lambda
-        if lam is None:
-            lam = self._release.lam if self._release else select_lambda(stats)
+        lam = self._penalties.choose(stats, last=self.cohorts.done)
         self.ridge_lambda = lam
         return solve_ridge(stats, lam, self._normalize, self._intercept)
 

@@ -26,8 +26,9 @@ from fed3r_app.secagg.grid import vector_length
 from fed3r_app.shared_noise import round_counts
 from fed3r_app.wire import count_bytes, secure
 from strategies.exchange import exchange, printable
-from strategies.fed3r import Fed3R, Release
+from strategies.fed3r import Fed3R
 from strategies.fedncm import FedNCM
+from strategies.penalties import Release
 from strategies.roster import Roster
 from strategies.secure_cohorts import SecureCohorts
 

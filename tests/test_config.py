@@ -138,3 +138,16 @@ def test_a_value_of_another_type_is_refused_however_equal_it_is():
 def test_the_same_run_config_is_read_once():
     assert read(seed=3) is read(seed=3)
     assert read(seed=3) is not read(seed=4)
+
+
+@pytest.mark.parametrize(
+    ("dim", "interval"),
+    [(0, 50), (2000, 50), (5000, 125), (10_000, 250), (90_000, 250)],
+)
+def test_larger_systems_are_solved_less_often(dim, interval):
+    assert read().evaluation_interval(1000, dim) == interval
+    assert read(eval_every=7).evaluation_interval(1000, dim) == 7
+
+
+def test_few_rounds_are_all_evaluated():
+    assert read().evaluation_interval(10, 1280) == 1

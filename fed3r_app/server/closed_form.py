@@ -112,7 +112,9 @@ class ClosedForm:
             feature_map,
             start,
             class_means=session.config.method == "fedncm",
-            eval_every=session.config.evaluation_interval(self.cohorts.rounds_ahead),
+            eval_every=session.config.evaluation_interval(
+                self.cohorts.rounds_ahead, feature_map.dim
+            ),
             first_round=recorder.rounds + 1,
             contributions=earlier.contributions if earlier else None,
             release=self.release,

@@ -21,6 +21,7 @@ from fed3r_app.held_out import HeldOut
 from fed3r_app.label_space import LabelSpace
 from fed3r_app.progress import Progress
 from fed3r_app.recorder import Recorder
+from fed3r_app.report import import_matplotlib
 from fed3r_app.run_directory import RunDirectory
 from fed3r_app.server_data import ServerData
 from fed3r_app.snapshots import Setting
@@ -77,8 +78,10 @@ class Session:
         self.test_features = self._data.test_features(
             self.backbone, self.device, config.extract_dtype
         )
-        # Counted now, while Flower's clients are starting: it may need the network.
+        # Now, while Flower's clients are starting: one may need the network, the other
+        # takes a second that a run would otherwise end with.
         _ = self.forward_flops
+        import_matplotlib()
 
     @property
     def num_classes(self) -> int:
