@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from logging import INFO, WARNING
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -87,9 +86,6 @@ class Fed3R(Strategy):
     find_newcomers : callable or None
         Returns clients to ask that were not there before; called when all others have
         been asked.
-    meanwhile : callable or None
-        Called once, when the clients of the first round have been asked: what is best
-        done while they are at work.
     """
 
     def __init__(
@@ -121,7 +117,6 @@ class Fed3R(Strategy):
         self.on_round: OnRound | None = None
         self.on_reply: OnReply | None = None
         self.find_newcomers: Callable[[], Iterable[str]] | None = None
-        self.meanwhile: Callable[[], object] | None = None
         self._sum = RunningSum(start)
         self._is_changing = False
         self._space = (start.d, start.num_classes)
@@ -251,10 +246,7 @@ class Fed3R(Strategy):
         timeout: float,
     ) -> MetricRecord:
         """Ask this round's clients and fold what they reply; return what came."""
-        questions = chain(
-            self.configure_train(server_round, arrays, config, grid),
-            self._nothing_more(),
-        )
+        questions = self.configure_train(server_round, arrays, config, grid)
         in_flight = self.roster.in_flight
         replies = exchange(grid, questions, timeout=timeout, in_flight=in_flight)
         return self.aggregate_train(server_round, replies)[1]
@@ -333,13 +325,6 @@ class Fed3R(Strategy):
                 dst_node_id=self.roster.nodes[client],
                 message_type=message_type,
             )
-
-    def _nothing_more(self) -> Iterator[Message]:
-        """Yield no more questions, and do what has waited for all to be sent."""
-        if self.meanwhile:
-            self.meanwhile()
-            self.meanwhile = None
-        yield from ()
 
     def _take_download_bytes(self) -> int:
         """Return the bytes of the questions since the last call."""

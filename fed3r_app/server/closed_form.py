@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from logging import WARNING
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -120,6 +119,7 @@ class ClosedForm:
             contributions=earlier.contributions if earlier else None,
             release=self.release,
         )
+        self._held_out: HeldOut | None = session.held_out(feature_map)
         counted = len(self.cohorts.counted)
         self._costs = StatisticsCosts(session, feature_map, recorder, counted, start.n)
         self._last_saved, self._save_seconds = time.monotonic(), 0.0
@@ -130,9 +130,6 @@ class ClosedForm:
         self._strategy.on_round = self._on_round
         self._strategy.on_reply = self._on_reply
         self._strategy.find_newcomers = None if self._final else self._find_newcomers
-        self._strategy.meanwhile = self._load_held_out
-        if self._secure:  # whoever helps to unmask does so once: first what may fail
-            self._load_held_out()
         try:
             result = self._strategy.start(
                 grid,
@@ -274,14 +271,6 @@ class ClosedForm:
                 stats = feature_grid(self._session, self._map).unscaled(stats)
             return stats.to(device)
         return RidgeStatistics.zeros(self._map.dim, num_classes, device)
-
-    @cached_property
-    def _held_out(self) -> HeldOut | None:
-        """The test images at the server."""
-        return self._session.held_out(self._map)
-
-    def _load_held_out(self) -> None:
-        _ = self._held_out
 
     def _evaluate(self, number: int, arrays: ArrayRecord) -> MetricRecord:
         """Return Flower's metrics of a classifier: accuracy and lambda."""

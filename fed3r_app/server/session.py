@@ -75,6 +75,9 @@ class Session:
         )
         if not config.resume:  # the config of a resumed run is that of its beginning
             self.directory.write_config(config.to_run_config())
+        self.test_features = self._data.test_features(
+            self.backbone, self.device, config.extract_dtype
+        )
         # Now, while Flower's clients are starting: one may need the network, the other
         # takes a second that a run would otherwise end with.
         _ = self.forward_flops
@@ -206,12 +209,6 @@ class Session:
             return None
         labels = self._data.test_labels(self.class_names)
         return HeldOut(features, labels, feature_map, self.device)
-
-    @cached_property
-    def test_features(self) -> Tensor | None:
-        """Features (n, d) of the test images, where there are any."""
-        dtype = self.config.extract_dtype
-        return self._data.test_features(self.backbone, self.device, dtype)
 
     @cached_property
     def forward_flops(self) -> int:

@@ -377,26 +377,3 @@ def test_evaluations_come_as_often_as_asked_for_and_at_the_end(
     )
     # The first round may have met the empty client and another: all have samples.
     assert list(result.evaluate_metrics_serverapp) == evaluated
-
-
-def test_work_that_waits_for_the_clients_is_done_once_while_they_are_at_theirs(
-    make_grid, nodes
-):
-    grid, events = make_grid(nodes(parts(*samples()))), []
-    push, pull = grid.push_messages, grid.pull_messages
-
-    def noted_push(messages):
-        events.append("ask")
-        return push(messages)
-
-    def noted_pull(message_ids):
-        events.append("look")
-        return pull(message_ids)
-
-    grid.push_messages, grid.pull_messages = noted_push, noted_pull
-    fed3r = strategy(K, per_round=3, ridge_lambda=LAM)
-    fed3r.meanwhile = lambda: events.append("work")
-    run(fed3r, grid)
-    assert events[:5] == ["ask", "ask", "ask", "work", "look"]
-    assert events.count("work") == 1
-    assert events.count("ask") == K
