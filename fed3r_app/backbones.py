@@ -1,7 +1,8 @@
 """Pretrained networks that turn images into features, by name.
 
 torchvision takes seconds to import and a client whose features are all in the cache
-needs neither it nor the weights: both are loaded when `Backbone.module` is first read.
+needs neither it nor the weights: both are loaded when `Backbone.module` is first read
+(and torchvision not even then for the packaged network).
 """
 
 import logging

@@ -20,8 +20,9 @@ from fed3r_app.private_settings import CENTRAL, DISTRIBUTED, check_private_setti
 Value = str | int | float | bool
 Reader = Callable[[str, Value], Value]
 
-# How often ``eval-every = "auto"`` evaluates, about: up to so many features, and above.
-_EVALUATIONS, _QUICK_DIM, _FEWEST = 20, 2000, 4
+# How often ``eval-every = "auto"`` evaluates, about: with more than so many features
+# less often, but not less than that.
+_EVALUATIONS, _MANY_FEATURES, _FEWEST_EVALUATIONS = 20, 2000, 4
 # ``clients-per-round = "auto"`` in simulation: enough rounds to see the curve.
 _SIMULATED_PER_ROUND = 2
 SECAGG = "secagg"
@@ -215,13 +216,13 @@ class Config:
         return tuple(name.strip() for name in self.labels.split(",") if name.strip())
 
     def evaluation_interval(self, rounds: int, dim: int = 0) -> int:
-        """Return how many rounds to solve for ``dim`` features after; 0: the last."""
+        """Return after how many rounds to evaluate ``dim`` features; 0: at the end."""
         if self.dp_epsilon:  # one release, one evaluation
             return 0
         if self.eval_every != "auto":
             return self.eval_every
-        affordable = _EVALUATIONS * _QUICK_DIM // max(dim, _QUICK_DIM)
-        return -(-rounds // max(affordable, _FEWEST))
+        number = _EVALUATIONS * _MANY_FEATURES // max(dim, _MANY_FEATURES)
+        return -(-rounds // max(number, _FEWEST_EVALUATIONS))
 
     def to_run_config(self) -> dict[str, Value]:
         """Return the run config that these settings are read from."""

@@ -10,16 +10,16 @@ from pathlib import Path
 
 @contextmanager
 def exclusive(file: Path, refusal: str) -> Iterator[None]:
-    """Hold the lock of a file that exists; it ends with the process, however that ends.
+    """Hold the lock of a file; it ends with the process, however that ends.
 
     Parameters
     ----------
     file : Path
-        Nothing is read from it or written to it.
+        Made if it is not there. Nothing is read from it or written to it.
     refusal : str
         The sentence of the OSError if another process holds the lock.
     """
-    with file.open("rb") as opened:
+    with file.open("ab") as opened:  # network file systems want it open for writing
         try:
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -21,7 +21,10 @@ _STAGES = (
 
 
 class MobileNetV2(nn.Module):
-    """Images (n, 3, s, s) -> features (n, 1280): the network without its classifier."""
+    """Images (n, 3, s, s) -> features (n, 1280): the network without its classifier.
+
+    And without the dropout before that, which no use of the features has.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,13 +37,10 @@ class MobileNetV2(nn.Module):
                 channels = out
         layers.append(_convolution(channels, _LAST, size=1))
         self.features = nn.Sequential(*layers)
-        self.dropout = nn.Dropout(0.2)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features, averaged over positions."""
-        pooled = adaptive_avg_pool2d(self.features(images), (1, 1))
-        features: Tensor = self.dropout(pooled.flatten(1))
-        return features
+        return adaptive_avg_pool2d(self.features(images), (1, 1)).flatten(1)
 
 
 class _Block(nn.Module):

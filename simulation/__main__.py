@@ -101,13 +101,11 @@ def _flwr_run(options: list[str]) -> int:
 def _alone_in(home: Path) -> Iterator[None]:
     """Keep a second run out of a folder."""
     home.mkdir(parents=True, exist_ok=True)
-    lock = home / "lock"
-    lock.touch()
     refusal = (
         f"{home} must not be in use, got another run at work there. Wait until it has "
         "ended."
     )
-    with exclusive(lock, refusal):
+    with exclusive(home / "lock", refusal):
         yield
 
 

@@ -6,7 +6,7 @@ from strategies.exchange import IN_FLIGHT, exchange, printable
 from strategies.fed3r import Fed3R
 from strategies.fedncm import FedNCM
 from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
-from strategies.penalties import Release
+from strategies.release import Release
 from strategies.roster import Reception, Roster, natural_key
 from strategies.scaffold import Scaffold
 from strategies.secure_aggregation import SecureAggregation, SecureFedNCM

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Collection, Sequence
 
@@ -49,6 +50,7 @@ class Cohorts:
         rounds: int = 0,
     ) -> None:
         self.clients = tuple(clients)
+        self._known = set(clients)
         self.counted = set(counted)
         self.failures: dict[str, str] = {}
         self._attempts: dict[str, int] = {}
@@ -86,9 +88,17 @@ class Cohorts:
 
     @property
     def rounds_ahead(self) -> int:
-        """How many rounds it takes from here if nobody fails or is drawn again."""
+        """How many rounds it takes from here if nobody fails; with replacement, about.
+
+        The last of m clients to be drawn takes K / kappa (1 + 1/2 + … + 1/m) rounds.
+        """
         if not self._open:
             return 0
+        if self._with_replacement:
+            waits = sum(1 / m for m in range(1, len(self._open) + 1))
+            expected = math.ceil(len(self.clients) / self._per_round * waits)
+            left = self._max_rounds - self._rounds if self._max_rounds else expected
+            return min(expected, left)
         after = max(len(self._open) - self._rest, 0)
         return bool(self._rest) + -(-after // self._per_round)
 
@@ -99,7 +109,8 @@ class Cohorts:
 
     def add(self, client: str) -> None:
         """Take in a client that came later, or came back; it is asked if missing."""
-        if client not in self.clients:
+        if client not in self._known:
+            self._known.add(client)
             self.clients += (client,)
         if client not in self.counted:
             self._attempts.pop(client, None)

@@ -31,7 +31,8 @@ def exchange(
     """Yield the replies to messages as they arrive, ``in_flight`` under way at most.
 
     Unlike ``Grid.send_and_receive`` it holds no reply back: the caller folds each one
-    and drops it, so memory does not grow with the number of clients.
+    and drops it, so memory does not grow with the number of clients, however many have
+    replied meanwhile.
 
     Parameters
     ----------
@@ -61,19 +62,27 @@ def exchange(
         if not waiting and not more:
             return
         now = time.monotonic()  # before pulling: what has come by then is not late
-        replies = deque(grid.pull_messages(list(waiting)) if waiting else ())
-        if replies:
-            last_reply = now
-        while replies:
-            reply = replies.popleft()
+        has_come = False
+        for reply in _arrived(grid, list(waiting)):
+            has_come = True
             question, _ = waiting.pop(reply.metadata.reply_to_message_id, (None, now))
             if question is not None:
                 yield _in_its_name(reply, question)
         waiting = {key: value for key, value in waiting.items() if value[1] > now}
-        if (waiting or more) and last_reply < now:
+        if has_come:
+            last_reply = time.monotonic()  # what the caller did meanwhile is no silence
+        elif waiting or more:
             longest = _LONGEST_PAUSE if waiting else _IDLE_PAUSE
             share = _PAUSE_SHARE * (now - last_reply)
             time.sleep(min(max(share, _SHORTEST_PAUSE), longest))
+
+
+def _arrived(grid: Grid, message_ids: list[str]) -> Iterator[Message]:
+    """Yield the replies that have come, of which a few at a time are fetched."""
+    for start in range(0, len(message_ids), IN_FLIGHT):
+        replies = deque(grid.pull_messages(message_ids[start : start + IN_FLIGHT]))
+        while replies:
+            yield replies.popleft()
 
 
 def _in_its_name(reply: Message, question: Message) -> Message:

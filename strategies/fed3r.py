@@ -29,7 +29,8 @@ from fed3r_app.wire import (
 from strategies.client_evaluation import EVALUATION, add_evaluations
 from strategies.cohorts import Cohorts
 from strategies.exchange import exchange, printable
-from strategies.penalties import Penalties, Release
+from strategies.penalties import Penalties
+from strategies.release import Release
 from strategies.roster import Roster
 
 STATISTICS = "train.statistics"

@@ -28,7 +28,7 @@ from fed3r_app.wire import count_bytes, secure
 from strategies.exchange import exchange, printable
 from strategies.fed3r import Fed3R
 from strategies.fedncm import FedNCM
-from strategies.penalties import Release
+from strategies.release import Release
 from strategies.roster import Roster
 from strategies.secure_cohorts import SecureCohorts
 

@@ -64,7 +64,7 @@ def check_contribution(
         raise InconsistentStatistics(
             f"n must be <= max-client-samples = {limits.max_samples}, got {n}."
         )
-    with _enough_threads(contribution):
+    with _one_thread_if_small(contribution):
         sums = _Sums.of(contribution, dtype)
         _check_scatter(sums, n)
         if limits.norm < math.inf:
@@ -78,11 +78,17 @@ def check_contribution(
 
 
 @contextmanager
-def _enough_threads(contribution: Contribution) -> Iterator[None]:
-    """Keep torch to one thread for a small factor: waking more takes longer."""
+def _one_thread_if_small(contribution: Contribution) -> Iterator[None]:
+    """Keep torch to one thread for few rows: waking others takes longer than they do.
+
+    The number of threads is the process's: not for several callers at once.
+    """
+    rows = contribution.R if isinstance(contribution, StatisticsFactor) else None
+    if rows is None or len(rows) > _FEW_ROWS:
+        yield
+        return
     before = torch.get_num_threads()
-    if isinstance(contribution, StatisticsFactor) and len(contribution.R) <= _FEW_ROWS:
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
@@ -159,6 +165,7 @@ def _check_range(sums: _Sums, n: int, low: Tensor, high: Tensor) -> None:
     """Check low <= b_c / n_c <= high, and A_jj against sums of (z-low)(high-z)."""
     if not len(sums.counts):
         return
+    # Not aminmax, which is several times slower along the first dimension.
     least, most = sums.means.amin(dim=0), sums.means.amax(dim=0)
     rounding = sums.slack * sums.norms / float(sums.counts.min().sqrt())
     inside = (least >= low - rounding) & (most <= high + rounding)

@@ -12,6 +12,7 @@ from fed3r_app.checkpoints import Checkpoint, load_checkpoint
 from fed3r_app.config import Config
 from fed3r_app.core import FeatureMap
 from fed3r_app.recorder import Recorder
+from fed3r_app.report import import_matplotlib
 from fed3r_app.run_errors import RunError
 from fed3r_app.run_state import RunState
 from fed3r_app.saved_model import SavedModel, save_model
@@ -55,6 +56,7 @@ class _Run:
         )
         tuned = self._checkpoint.clients if self._checkpoint else ()
         counted = self._snapshot.contributions if self._snapshot else {}
+        import_matplotlib()  # the clients are starting: a second less at the end
         self._roster: Roster = session.meet(
             grid,
             with_moments=auto_sigma and not self._snapshot,

@@ -21,7 +21,6 @@ from fed3r_app.held_out import HeldOut
 from fed3r_app.label_space import LabelSpace
 from fed3r_app.progress import Progress
 from fed3r_app.recorder import Recorder
-from fed3r_app.report import import_matplotlib
 from fed3r_app.run_directory import RunDirectory
 from fed3r_app.server_data import ServerData
 from fed3r_app.snapshots import Setting
@@ -78,10 +77,8 @@ class Session:
         self.test_features = self._data.test_features(
             self.backbone, self.device, config.extract_dtype
         )
-        # Now, while Flower's clients are starting: one may need the network, the other
-        # takes a second that a run would otherwise end with.
+        # Counted now, while Flower's clients are starting: it may need the network.
         _ = self.forward_flops
-        import_matplotlib()
 
     @property
     def num_classes(self) -> int:
@@ -248,7 +245,8 @@ class Session:
 
 def _others(clients: Iterable[str], only: Collection[str]) -> list[str]:
     """Return the clients that are not among some, with a line of log; () are all."""
-    others = [client for client in clients if only and client not in only]
+    among = set(only)
+    others = [client for client in clients if only and client not in among]
     if others:
         named = ", ".join(others[:10])
         log(INFO, "Not in the fine-tuning, which began without them: %s", named)

@@ -14,6 +14,12 @@ from fed3r_app.data.client_sizes import draw_client_sizes, read_client_sizes
 
 _FEATURES = "cifar100-mobilenetv2-features.npz"
 IMAGES = "cifar100-images.npz"
+_SIZES = "client_sizes"
+_STAND_INS = {
+    _SIZES: "client sizes are log-normal with the published mean",
+    _FEATURES: "features are drawn around class centres",
+    IMAGES: "images are the digits",
+}
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,7 @@ class Federation:
 
     def sizes(self, data: Path | None) -> NDArray[np.int64]:
         """Return the number of images of each client (K,), real or log-normal."""
-        path = data / "client_sizes" / f"{self.name}.csv" if data else None
+        path = data / _SIZES / f"{self.name}.csv" if data else None
         if path is not None and path.exists():
             return np.array(list(read_client_sizes(path).values()), dtype=np.int64)
         return draw_client_sizes(self.num_clients, self.mean_size, seed=0)
@@ -52,7 +58,6 @@ class Features:
     Z_test: Tensor
     y_test: Tensor
     num_classes: int
-    real: bool
 
 
 def load_features(data: Path | None, limit: int | None = None) -> Features:
@@ -65,17 +70,23 @@ def load_features(data: Path | None, limit: int | None = None) -> Features:
         y, y_test = (arrays[k].astype(np.int64) for k in ("y_train", "y_test"))
     arrays_used = (Z[:limit], y[:limit], Z_test, y_test)
     Z, y, Z_test, y_test = map(torch.from_numpy, arrays_used)
-    return Features(Z, y, Z_test, y_test, num_classes=100, real=True)
+    return Features(Z, y, Z_test, y_test, num_classes=100)
 
 
 def say_what_is_real(data: Path | None) -> str:
-    """Return a sentence on where sizes and features come from."""
-    if data is not None:
+    """Return a sentence on where sizes, features and images come from."""
+    missing = [name for name in _STAND_INS if not data or not _is_there(data, name)]
+    if not missing:
         return f"Client sizes, features and images: {data}."
-    return (
-        "No data folder (--data): client sizes are log-normal with the published "
-        "mean, features are drawn around class centres, images are the digits."
-    )
+    made = ", ".join(_STAND_INS[name] for name in missing)
+    return f"Without {', '.join(missing)} in a folder given by --data: {made}."
+
+
+def _is_there(data: Path, name: str) -> bool:
+    """Return whether a file is in the folder; of client sizes, those of all."""
+    if name != _SIZES:
+        return (data / name).exists()
+    return all((data / name / f"{each.name}.csv").exists() for each in FEDERATIONS)
 
 
 def _draw_features(n: int, d: int = 1280, num_classes: int = 100) -> Features:
@@ -83,4 +94,4 @@ def _draw_features(n: int, d: int = 1280, num_classes: int = 100) -> Features:
     centres = torch.randn(num_classes, d, generator=random)
     y = torch.randint(num_classes, (n + n // 5,), generator=random)
     Z = (centres[y] + 4 * torch.randn(len(y), d, generator=random)).relu()
-    return Features(Z[:n], y[:n], Z[n:], y[n:], num_classes, real=False)
+    return Features(Z[:n], y[:n], Z[n:], y[n:], num_classes)

@@ -85,7 +85,7 @@ def measure(function: Callable[..., Any], *arguments: Any, isolated: bool) -> Me
 def describe_machine() -> dict[str, Any]:
     """Return what the numbers depend on."""
     return {
-        "processor": platform.processor() or platform.machine(),
+        "processor": _processor(),
         "threads": NUM_THREADS,
         "load_average": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
@@ -101,6 +101,15 @@ def _measure(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Measur
         value, seconds = timed(lambda: function(*arguments))
     peak = _peak_bytes()
     return Measured(value, seconds, peak - before, peak)
+
+
+def _processor() -> str:
+    """Return the processor's model, where the system tells it."""
+    about = Path("/proc/cpuinfo")
+    for line in about.read_text().splitlines() if about.exists() else ():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def _reset_peak() -> int:

@@ -110,4 +110,4 @@ def _digits() -> Features:
         )
         for images in (data.train, data.test)
     )
-    return Features(Z, y, Z_test, y_test, len(data.class_names), real=True)
+    return Features(Z, y, Z_test, y_test, len(data.class_names))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics, select_lambda, solve_ridge
-from simulation.bench.measure import Measured, announce, best_seconds, measure, threads
+from simulation.bench.measure import Measured, announce, best_seconds, measure
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
 _LAMBDA = 1.0
@@ -37,7 +39,7 @@ def run(options: Options) -> Result:
         speedup = ways["LU"].value / ways["Cholesky"].value
         ratios.append(Ratio(f"LU / Cholesky, {where}", speedup))
     columns = ("size", "way", "seconds", "peak GB", "times A")
-    again, more = _compare_updates(128 if options.quick else 1280, options.quick)
+    again, more = _compare_updates(sizes, alone)
     solving = Table("solve: each in a process of its own", columns, rows)
     return Result([solving, again], ratios + more, [_NOTE])
 
@@ -94,27 +96,42 @@ def draw_statistics(d: int, num_classes: int) -> RidgeStatistics:
     return stats
 
 
-def _compare_updates(d: int, quick: bool) -> tuple[Table, list[Ratio]]:
+def _compare_updates(
+    sizes: Sequence[tuple[int, int]], alone: bool
+) -> tuple[Table, list[Ratio]]:
     """Return solving anew against updating the solution, by rows of a round."""
-    num_classes, repeats = (20, 1) if quick else (2028, 3)
-    announce(f"solving again after a round, d = {d:,}")
+    rows: list[tuple[Cell, ...]] = []
+    ratios: list[Ratio] = []
+    for d, num_classes in sizes:
+        announce(f"solving again after a round, d = {d:,}")
+        taken = measure(time_updates, d, num_classes, isolated=alone)
+        where, peak = f"d = {d:,}, C = {num_classes:,}", taken.peak_bytes / 1e9
+        for m, anew, updated in taken.value:
+            rows.append((where, m, anew, updated, anew / updated, peak))
+            if m == _ROUND_ROWS:
+                name = f"anew / update, {m} rows, {where}"
+                ratios.append(Ratio(name, anew / updated))
+    columns = ("size", "rows", "anew s", "rank update s", "anew / update", "peak GB")
+    return Table("one more round, both ways in one process", columns, rows), ratios
+
+
+def time_updates(d: int, num_classes: int) -> list[tuple[int, float, float]]:
+    """Return the rows of a round, and the seconds to solve anew and to update."""
+    repeats = 1 if d > 2000 else 3
     stats = draw_statistics(d, num_classes)
     A = stats.A.clone()
     A.diagonal().add_(_LAMBDA)
     L = torch.linalg.cholesky(A)
+    del A
     W = torch.cholesky_solve(stats.b, L)
-    rows: list[tuple[Cell, ...]] = []
+    seconds = []
     for m in (_ROUND_ROWS // 10, _ROUND_ROWS, d // 4, d // 2, d):
         R = torch.randn(m, d, dtype=torch.float64)
         S = torch.randn(m, num_classes, dtype=torch.float64)
-        with threads():
-            anew = best_seconds(lambda R=R, S=S: _solve_anew(stats, R, S), repeats)  # type: ignore[misc]
-            updated = best_seconds(lambda R=R, S=S: update(L, W, R, S), repeats)  # type: ignore[misc]
-        rows.append((f"{m:,} rows", anew, updated, anew / updated))
-    title = f"one more round, d = {d:,}, C = {num_classes:,}"
-    columns = ("round", "anew s", "rank update s", "anew / update")
-    speedup = float(rows[1][3] or 0)
-    return Table(title, columns, rows), [Ratio("anew / update, one round", speedup)]
+        anew = best_seconds(lambda R=R, S=S: _solve_anew(stats, R, S), repeats)  # type: ignore[misc]
+        updated = best_seconds(lambda R=R, S=S: update(L, W, R, S), repeats)  # type: ignore[misc]
+        seconds.append((m, anew, updated))
+    return seconds
 
 
 def _solve_anew(stats: RidgeStatistics, R: Tensor, S: Tensor) -> Tensor:

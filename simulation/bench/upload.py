@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fed3r_app.core import RidgeStatistics, RunningSum, predict, solve_ridge
+from fed3r_app.core import (
+    FeatureMap,
+    FeatureMoments,
+    RidgeStatistics,
+    RunningSum,
+    predict,
+    solve_ridge,
+)
 from fed3r_app.wire import pack_statistics, unpack_contribution
 from simulation.bench.material import (
     FEDERATIONS,
@@ -24,12 +32,13 @@ from simulation.bench.record_sizes import UPLOADS, Upload, split_evenly
 from simulation.bench.results import Cell, Options, Ratio, Result, Table
 
 _PAPER_LAMBDA = 0.01
+_RANDOM = 10_000  # random features
 _DENSE, _FACTOR, _HALF = UPLOADS[0], UPLOADS[5], UPLOADS[6]
 # (federation, d) -> times fewer bytes: every image its own class; one class a client.
 _WANTED = {
     (INATURALIST.name, 1280): (165.0, 210.0),
     (LANDMARKS.name, 1280): (23.0, 30.0),
-    (INATURALIST.name, 10_000): (800.0, 850.0),
+    (INATURALIST.name, _RANDOM): (800.0, 850.0),
 }
 
 
@@ -38,15 +47,21 @@ def run(options: Options) -> Result:
     ratios: list[Ratio] = []
     for upload in UPLOADS:
         upload.check(256, 1203)
+    features = load_features(options.data, limit=1000 if options.quick else None)
     with threads():
         tables = [
             _count_bytes(options, ratios),
             _time(1280, 1203, 13, repeats=2 if options.quick else 20),
-            _compare_solutions(options, ratios),
+            _compare_solutions(features, 10 if options.quick else 100, ratios),
         ]
+        if not options.quick:  # a dense record is half a GB, or one
+            tables.append(_time(_RANDOM, 1203, 13, repeats=1))
+            few = _map_randomly(features, _RANDOM, limit=1000)
+            tables.append(_compare_solutions(few, 5, ratios))
     notes = [
         say_what_is_real(options.data),
         "Bytes: serialised records. Worst: min(n, C) classes per client; best: one.",
+        "float16 goes with factors only: the entries of A pass its largest number.",
     ]
     return Result(tables, ratios, notes)
 
@@ -57,7 +72,7 @@ def _count_bytes(options: Options, ratios: list[Ratio]) -> Table:
     for federation in FEDERATIONS:
         announce(f"bytes of {federation.name}")
         sizes, num_classes = federation.sizes(options.data), federation.num_classes
-        for d in (1280, 10_000):
+        for d in (1280, _RANDOM):
             dense = _DENSE.total_bytes(d, num_classes, _worst(sizes, num_classes))
             where = f"{federation.name}, d = {d:,}"
             for upload in UPLOADS:
@@ -102,22 +117,38 @@ def _time(d: int, num_classes: int, n: int, repeats: int) -> Table:
     return Table(title, ("upload", "pack ms", "unpack ms"), rows)
 
 
-def _compare_solutions(options: Options, ratios: list[Ratio]) -> Table:
+def _map_randomly(features: Features, D: int, limit: int) -> Features:
+    """Return D random features of some of the images, and of all to test on."""
+    sigma = FeatureMoments.of(features.Z).sigma()
+    feature_map = FeatureMap(features.Z.shape[1], D, sigma)
+    return replace(
+        features,
+        Z=feature_map(features.Z[:limit]),
+        y=features.y[:limit],
+        Z_test=feature_map(features.Z_test),
+    )
+
+
+def _compare_solutions(
+    features: Features, num_clients: int, ratios: list[Ratio]
+) -> Table:
     """Return the error in W of each form, and whether predictions change."""
-    features = load_features(options.data, limit=1000 if options.quick else None)
-    clients = split_evenly(features, 10 if options.quick else 100)
+    clients = split_evenly(features, num_clients)
+    d = features.Z.shape[1]
     exact = RidgeStatistics.of(features.Z, features.y, features.num_classes)
     W = solve_ridge(exact, _PAPER_LAMBDA)
     rows: list[tuple[Cell, ...]] = []
     for upload in UPLOADS:
-        announce(f"solution over the wire, {upload.form} at {upload.dtype}")
+        announce(f"solution over the wire, d = {d:,}, {upload.name}")
         W_upload = _solve_over_the_wire(features, clients, upload)
         error = float((W_upload - W).norm() / W.norm())
         same = _agreement(features, W, W_upload)
         rows.append((upload.name, error, 100 * same))
         if upload == _HALF:
-            ratios.append(Ratio("float16: share of same predictions", same, 0.995))
-    title = f"classifier of {len(clients)} clients, {len(features.y):,} images"
+            name = f"float16: share of same predictions, d = {d:,}"
+            ratios.append(Ratio(name, same, 0.995))
+    about = f"{len(clients)} clients, {len(features.y):,} images"
+    title = f"classifier of {about}, d = {d:,}"
     return Table(title, ("upload", "error in W", "same predictions %"), rows)
 
 

@@ -94,13 +94,11 @@ class Store:
     def claimed(self) -> Iterator[None]:
         """Keep other runners away, or raise if one is at work."""
         self.runs.mkdir(parents=True, exist_ok=True)
-        lock = self.root / ".lock"
-        lock.touch()
         refusal = (
             f"Another run of experiments is at work in {self.root}. Wait for it, or "
             "give --output another folder."
         )
-        with exclusive(lock, refusal):
+        with exclusive(self.root / ".lock", refusal):
             yield
 
 

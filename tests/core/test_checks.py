@@ -181,3 +181,15 @@ def test_a_wide_matrix_is_checked_on_features_nobody_foresees():
     A = torch.full((d, d), -1.0, dtype=torch.float64)
     A.fill_diagonal_(1.0)
     refuses(changed(stats, A=A), "must be positive semidefinite", Limits())
+
+
+def test_torch_has_its_threads_again_whatever_came_of_it(factor):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        check_contribution(factor, RELU6)
+        assert torch.get_num_threads() == 2
+        refuses(dataclasses.replace(factor, S=2 * factor.S), "must be of the same")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

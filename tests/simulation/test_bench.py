@@ -6,7 +6,12 @@ import pytest
 
 from simulation.__main__ import main
 from simulation.bench.command import NAMES, find_data, run_benchmark
-from simulation.bench.material import FEDERATIONS, INATURALIST, load_features
+from simulation.bench.material import (
+    FEDERATIONS,
+    INATURALIST,
+    load_features,
+    say_what_is_real,
+)
 from simulation.bench.record_sizes import UPLOADS
 from simulation.bench.results import Options, Ratio, Result, Table
 
@@ -82,10 +87,9 @@ def test_sizes_are_read_from_a_folder_without_its_rows_that_are_no_clients(tmp_p
     assert INATURALIST.sizes(tmp_path).tolist() == [3, 4]
 
 
-def test_features_without_data_are_drawn_and_say_so():
+def test_features_without_data_are_drawn():
     features = load_features(None, limit=50)
     assert features.Z.shape == (50, 1280)
-    assert not features.real
 
 
 def test_a_folder_of_data_that_is_not_there_is_refused(tmp_path):
@@ -123,3 +127,15 @@ def test_a_ratio_says_whether_it_is_met():
     assert not Ratio("less", 3.0, 2.0, at_most=True).met
     assert Ratio("free", 3.0).met is None
     assert "NO" in str(Result([], [Ratio("less", 3.0, 2.0, at_most=True)]))
+
+
+def test_stand_ins_are_named_also_beside_real_files(tmp_path):
+    sizes = tmp_path / "client_sizes"
+    sizes.mkdir()
+    for federation in FEDERATIONS:
+        assert "client sizes are log-normal" in say_what_is_real(tmp_path)
+        (sizes / f"{federation.name}.csv").write_text("client,num_images\na,3\n")
+    note = say_what_is_real(tmp_path)
+    assert "client sizes are" not in note
+    assert "features are drawn" in note
+    assert "images are the digits" in note

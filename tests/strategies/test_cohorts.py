@@ -216,3 +216,24 @@ def test_who_is_lost_to_secure_aggregation_is_left_alone_though_it_comes_back():
     for client in "abe":
         cohorts.add(client)
     assert sorted(cohorts.draw()) == ["b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize(
+    ("clients", "per_round", "rounds"), [(100, 10, 50), (100, 20, 24), (1262, 50, 191)]
+)
+def test_rounds_with_replacement_are_about_those_of_the_coupon_collector(
+    clients, per_round, rounds
+):
+    def ahead(**options):
+        cohorts = Cohorts(
+            names(clients),
+            per_round=per_round,
+            seed=0,
+            with_replacement=True,
+            **options,
+        )
+        return cohorts.rounds_ahead
+
+    assert ahead() == pytest.approx(rounds, rel=0.1)
+    assert ahead(max_rounds=5, rounds=2) == 3
+    assert ahead(counted=names(clients)) == 0

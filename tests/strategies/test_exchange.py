@@ -2,6 +2,7 @@
 
 import time
 import weakref
+from importlib import import_module
 
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message.message import make_message
@@ -145,3 +146,50 @@ def test_questions_may_come_up_while_others_are_under_way(make_grid):
         replied.append(reply.metadata.src_node_id)
     assert replied == [1, 2, 3]
     assert grid.most_in_flight == 1
+
+
+def test_replies_that_lie_ready_are_fetched_a_few_at_a_time(make_grid):
+    grid = make_grid(dict.fromkeys(range(1, 101), echo))
+    fetched, pull = [], grid.pull_messages
+
+    def noted_pull(message_ids):
+        fetched.append(len(message_ids))
+        return pull(message_ids)
+
+    grid.pull_messages = noted_pull
+    asked = exchange(grid, questions(grid.nodes), timeout=10, in_flight=1000)
+    assert len(list(asked)) == sum(fetched) == 100
+    assert max(fetched) == IN_FLIGHT
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self):
+        self.now, self.pauses = 0.0, []
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def test_pauses_grow_with_the_silence_and_start_anew_with_a_reply(
+    make_grid, monkeypatch
+):
+    clock = Clock()
+    # Not by its name, which is also that of the function.
+    monkeypatch.setattr(import_module("strategies.exchange"), "time", clock)
+    grid = make_grid(
+        {
+            1: lambda message: echo(message) if clock.now >= 50 else None,
+            2: lambda message: None,
+        }
+    )
+    for _ in exchange(grid, questions(grid.nodes), timeout=100):
+        before = len(clock.pauses)
+    assert clock.pauses[0] == clock.pauses[before] == 0.02
+    assert clock.pauses[before - 1] == clock.pauses[-1] == max(clock.pauses) == 1.0
+    assert len(clock.pauses) < 400  # hours are not waited busily
