@@ -79,7 +79,7 @@ def check_contribution(
 
 @contextmanager
 def _one_thread_if_small(contribution: Contribution) -> Iterator[None]:
-    """Keep torch to one thread for few rows: waking others takes longer than they do.
+    """Keep torch to one thread for few rows: waking others would take longer.
 
     The number of threads is the process's: not for several callers at once.
     """

@@ -28,7 +28,7 @@ def run(options: Options) -> Result:
     few = sizes[:20] if options.quick else sizes[:300]  # the rate of dense is constant
     announce(f"folding the factors of {len(stream):,} clients")
     folded = measure(fold_factors, stream.tolist(), d, num_classes, isolated=alone)
-    announce(f"adding the dense uploads of {len(few):,} clients")
+    announce(f"adding the matrices of {len(few):,} clients")
     unpacked, expanded = (
         measure(add_matrices, few.tolist(), d, num_classes, form, isolated=alone)
         for form in ("dense", "factor")
