@@ -10,12 +10,12 @@ import math
 import warnings
 
 import numpy as np
-import scipy.linalg
 import torch
 from scipy.linalg import lapack
 from torch import Tensor
 
 from fed3r_app.core.statistics import RidgeStatistics
+from fed3r_app.core.tridiagonal import eigen_tridiagonal, tridiagonalise
 
 # The search covers these multiples of the largest eigenvalue of A.
 _LOWEST, _HIGHEST = 1e-8, 1e2
@@ -109,11 +109,8 @@ def _spectrum_by_tridiagonal(stats: RidgeStatistics) -> tuple[Tensor, Tensor]:
     d = stats.d
     if d == 1:
         return stats.A[0], stats.b.square().sum(dim=1)
-    work = int(lapack.dsytrd_lwork(d, lower=1)[0])
-    # A is symmetric, so its transpose is A in the order that LAPACK wants, uncopied.
-    packed, diagonal, off_diagonal, tau, _ = lapack.dsytrd(
-        stats.A.numpy().T, lower=1, lwork=work
-    )
+    # A is symmetric, so its transpose is A in the order that LAPACK wants.
+    packed, diagonal, off_diagonal, tau = tridiagonalise(stats.A.numpy().T)
     # Q is a product of reflectors, stored below the subdiagonal; its first row and
     # column are those of I. Starting one number later in the same memory, they are
     # the columns of a d x (d - 1) matrix: no copy.
@@ -128,6 +125,6 @@ def _spectrum_by_tridiagonal(stats: RidgeStatistics) -> tuple[Tensor, Tensor]:
         lwork=64 * max(b.shape[1], d),
     )
     del packed, reflectors  # before V, which is as large
-    w, V = scipy.linalg.eigh_tridiagonal(diagonal, off_diagonal)
+    w, V = eigen_tridiagonal(diagonal, off_diagonal)
     B2 = np.square(V.T @ np.concatenate([b[:1], reflected])).sum(axis=1)
     return torch.from_numpy(w), torch.from_numpy(B2)
