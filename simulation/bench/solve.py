@@ -46,8 +46,8 @@ def run(options: Options) -> Result:
 
 _NOTE = (
     "Rank update: (A + R'R + lam I)^-1 (b + R'S) from the factor and solution before. "
-    "It wins while a round brings fewer rows than about d / 2, with lambda fixed; an "
-    "app that evaluates about 20 times in all brings more, and solves anew."
+    "It wins while a round brings fewer rows than about d / 2, with lambda fixed; a "
+    "run evaluates 4 to 20 times in all, so brings more, and solves anew."
 )
 
 
