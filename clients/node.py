@@ -1,28 +1,138 @@
-"""What a node does its work with: its images, under its backbone."""
+"""What a node is and has: its name, its settings, its images and their features.
+
+Torch is imported where it is used: a plain hello does without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from functools import partial
+from functools import cached_property, partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import Context
 from numpy.typing import NDArray
-from torch import Tensor
 
-from clients.local_data import LocalData, ReadFeatures
-from clients.node_data import NodeData
-from fed3r_app.backbones import load_backbone
-from fed3r_app.contribution_digest import contribution_digest, image_digests
-from fed3r_app.core import FeatureMap
-from fed3r_app.data import ImageSet
-from fed3r_app.devices import cache_dir, resolve_device
-from fed3r_app.features import cached_features, extract_features
-from fed3r_app.image_batches import ImageBatches
-from fed3r_app.label_space import LabelSpace
+from fed3r_app.config import SECAGG, Config
+from fed3r_app.data import (
+    LOCAL,
+    DataSet,
+    ImageSet,
+    load_dataset,
+    load_local,
+    split_rows,
+)
+from fed3r_app.data.label_space import LabelSpace
 from fed3r_app.progress import Progress
-from fed3r_app.softmax_model import tuned_backbone
+from fed3r_app.wire.hello import Hello
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from clients.local_data import LocalData, ReadFeatures
+    from fed3r_app.core import FeatureMap
+    from fed3r_app.training.sgd import ImageBatches
+
+
+class NodeData:
+    """One client's name and images.
+
+    Parameters
+    ----------
+    context : Context
+        Flower's: run config, node config, state.
+    """
+
+    def __init__(self, context: Context) -> None:
+        self._node_config = context.node_config
+        self._node_id = context.node_id
+        self.config = Config.from_run_config(context.run_config)
+
+    def hello(self) -> Hello:
+        """Return what the client says of itself."""
+        if not self.has_own_images:
+            return Hello(self.client_id, self.num_partitions)
+        test = None if self.tells_only_sums else self.dataset.test
+        return Hello(
+            self.client_id,
+            num_partitions=0,  # its images are no part of anything
+            class_names=self.classes_to_tell,
+            num_test_images=len(test) if test else 0,
+        )
+
+    @property
+    def client_id(self) -> str:
+        """The client's name: ``client-id``, else its partition, else its node's id."""
+        for key in ("client-id", "partition-id"):
+            if key in self._node_config:
+                return str(self._node_config[key])
+        return str(self._node_id)
+
+    @property
+    def num_partitions(self) -> int:
+        """How many clients there are; 0 where the node can't know."""
+        return int(self._node_config.get("num-partitions", 0))
+
+    @property
+    def has_own_images(self) -> bool:
+        """Whether the images are the node's own, not a part of a common data set."""
+        return self.config.dataset == LOCAL
+
+    @cached_property
+    def dataset(self) -> DataSet:
+        """The node's own images, or the data set that the clients share."""
+        data_path = str(self._node_config.get("data-path", ""))
+        if not self.has_own_images:
+            if data_path:
+                raise ValueError(
+                    f"dataset must be {LOCAL!r} to use the images of node "
+                    f"{self.client_id} (data-path = {data_path!r}), got "
+                    f"{self.config.dataset!r}."
+                )
+            return load_dataset(self.config.dataset, self.config.data_path)
+        if not data_path or "client-id" not in self._node_config:
+            raise ValueError(
+                f"The node config must give data-path and client-id when dataset = "
+                f"{LOCAL!r}, got {dict(self._node_config)} for node {self._node_id}. "
+                "Start the SuperNode with --node-config "
+                '\'data-path="/data" client-id="clinic-7"\'.'
+            )
+        try:
+            return load_local(data_path)
+        except (OSError, ValueError) as error:
+            raise type(error)(f"Client {self.client_id}: {error}") from None
+
+    @property
+    def classes_to_tell(self) -> tuple[str, ...]:
+        """The classes that the server has to know: where it knows all, the others."""
+        known = self.config.given_labels
+        return tuple(name for name in self.dataset.class_names if name not in known)
+
+    @property
+    def tells_only_sums(self) -> bool:
+        """Whether nothing but protected sums may leave this node."""
+        return self.config.privacy == SECAGG or self.config.dp_epsilon > 0
+
+    def rows(self) -> NDArray[np.int64]:
+        """Return which images of the data set are this client's."""
+        if self.has_own_images:
+            return np.arange(len(self.dataset.train))
+        if not {"partition-id", "num-partitions"} <= self._node_config.keys():
+            raise ValueError(
+                "The node config must give partition-id and num-partitions, got "
+                f"{dict(self._node_config)}. Start the SuperNode with --node-config "
+                '"partition-id=0 num-partitions=3".'
+            )
+        config = self.config
+        split = split_rows(
+            self.dataset,
+            config.partition,
+            self.num_partitions,
+            config.alpha,
+            config.seed,
+        )
+        return split[int(self._node_config["partition-id"])]
 
 
 class Node(NodeData):
@@ -44,6 +154,9 @@ class Node(NodeData):
         tuned: Mapping[str, Tensor] | None = None,
         labels: tuple[str, ...] | None = None,
     ) -> None:
+        from fed3r_app.features.backbone import load_backbone, resolve_device
+        from fed3r_app.training.model import tuned_backbone
+
         super().__init__(context)
         self._labels = labels
         self.device = resolve_device(self.config.device)
@@ -59,6 +172,8 @@ class Node(NodeData):
 
     def local_data(self, *, test: bool = False) -> LocalData:
         """Return the client's images as features: those to train on, or to test."""
+        from clients.local_data import LocalData
+
         dataset = self.dataset
         images = dataset.test if test else dataset.train
         if images is None:
@@ -70,6 +185,9 @@ class Node(NodeData):
 
     def contribution_digest(self, feature_map: FeatureMap) -> str:
         """Return the digest of all that goes into this client's statistics."""
+        from fed3r_app.features.cache import cache_dir
+        from fed3r_app.features.fingerprint import contribution_digest, image_digests
+
         dataset, rows = self.dataset, self.rows()
         names = [dataset.class_names[label] for label in dataset.train.labels[rows]]
         images = image_digests(dataset.train, rows, cache_dir())
@@ -84,6 +202,8 @@ class Node(NodeData):
 
     def image_batches(self, augment: np.random.Generator | None) -> ImageBatches:
         """Return the client's images as input of the network."""
+        from fed3r_app.training.sgd import ImageBatches
+
         return ImageBatches(
             self.dataset.train,
             self.rows(),
@@ -100,6 +220,9 @@ class Node(NodeData):
         return LabelSpace(self._labels).numbers(f"Client {self.client_id}", names)
 
     def _read_features(self, images: ImageSet) -> ReadFeatures:
+        from fed3r_app.features.cache import cache_dir
+        from fed3r_app.features.extraction import cached_features, extract_features
+
         device = self.device
         dtype = self.config.extract_dtype
         progress = Progress(f"client {self.client_id}, images")

@@ -11,8 +11,8 @@ from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
 from torch import Tensor
 
-from fed3r_app.local_training import ReadBatch, TrainingSettings, train
-from fed3r_app.softmax_model import SoftmaxModel, load_arrays
+from fed3r_app.training.model import SoftmaxModel, load_arrays
+from fed3r_app.training.sgd import ReadBatch, TrainingSettings, train
 
 Named = dict[str, Tensor]
 

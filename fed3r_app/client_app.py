@@ -10,8 +10,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from clients import bridge
-from clients.node_data import NodeData
-from fed3r_app.greeting import pack_hello
+from clients.node import NodeData
+from fed3r_app.wire.hello import pack_hello
 
 
 class _QuickClientApp(ClientApp):
@@ -23,7 +23,7 @@ class _QuickClientApp(ClientApp):
             config = message.content.config_records["config"]
             if not config.get("moments"):
                 return hello(message, context)
-        from fed3r_app.client_answers import app as answers
+        from clients.handlers import app as answers
 
         return answers(message, context)
 

@@ -13,7 +13,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
 from fed3r_app.config import Config
-from fed3r_app.run_errors import RunError
+from fed3r_app.errors import RunError
 from fed3r_app.server.run import run
 
 app = ServerApp()

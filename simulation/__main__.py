@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fed3r_app.file_locks import exclusive
-from fed3r_app.run_errors import RunError
-from simulation import coupons, federation_command
+from fed3r_app.deployment.processes import app_settings
+from fed3r_app.errors import RunError
+from fed3r_app.files import exclusive
+from simulation.analyses import coupon_collector, partition_command
 from simulation.bench import command as bench
-from simulation.private_superlink import PrivateSuperLink, app_settings
+from simulation.engines.superlink import EphemeralSuperLink
 from simulation.runner import commands as experiments
 
 _HELP = """\
@@ -40,12 +41,12 @@ def main(arguments: list[str] | None = None) -> int:
         "compare-starts", help="fine-tuning from a Fed3R start and from a random one"
     )
     compare.add_argument("--output", type=Path, default=Path("results/starts"))
-    coupons.add_arguments(
+    coupon_collector.add_arguments(
         commands.add_parser(
             "coupons", help="rounds to draw a share of the clients with replacement"
         )
     )
-    federation_command.add_arguments(
+    partition_command.add_arguments(
         commands.add_parser(
             "federation",
             help="clients, classes and sizes of a federation, and a picture",
@@ -76,8 +77,8 @@ def _compare_starts(arguments: argparse.Namespace) -> int:
 _RUN = {
     "bench": bench.run,
     "compare-starts": _compare_starts,
-    "coupons": coupons.run,
-    "federation": federation_command.run,
+    "coupons": coupon_collector.run,
+    "federation": partition_command.run,
     **dict.fromkeys(experiments.NAMES, experiments.run),
 }
 
@@ -88,7 +89,7 @@ def _flwr_run(options: list[str]) -> int:
     home = Path.cwd() / ".flwr"
     try:
         app_settings(Path.cwd())  # before anything is started
-        with _alone_in(home), PrivateSuperLink(home) as superlink:
+        with _alone_in(home), EphemeralSuperLink(home) as superlink:
             return 0 if superlink.run(".", *options) else 1
     except (RuntimeError, ValueError, OSError) as error:
         print(error, file=sys.stderr)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fed3r_app.run_directory import RunDirectory
-from simulation.inline_engine import default_run_config, run_inline
+from fed3r_app.runs.directory import RunDirectory
+from simulation.engines.inline import default_run_config, run_inline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,16 +1,16 @@
 """Flower strategies: what the server does with the clients' replies."""
 
 from strategies.client_evaluation import evaluate_on_clients
-from strategies.cohorts import Cohorts
-from strategies.exchange import IN_FLIGHT, exchange, printable
+from strategies.discovery import Reception, Roster, natural_key
 from strategies.fed3r import Fed3R
 from strategies.fedncm import FedNCM
+from strategies.messaging import IN_FLIGHT, exchange, printable
 from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
 from strategies.release import Release
-from strategies.roster import Reception, Roster, natural_key
+from strategies.sampling import Cohorts
 from strategies.scaffold import Scaffold
-from strategies.secure_aggregation import SecureAggregation, SecureFedNCM
-from strategies.secure_cohorts import SecureCohorts
+from strategies.secagg import SecureAggregation, SecureFedNCM
+from strategies.secagg_sampling import SecureCohorts
 from strategies.training_rounds import TrainedRound, TrainingRounds
 
 __all__ = [

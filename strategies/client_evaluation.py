@@ -11,8 +11,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fed3r_app.wire import count_bytes
-from strategies.exchange import exchange
-from strategies.roster import Roster
+from strategies.discovery import Roster
+from strategies.messaging import exchange
 
 EVALUATION = "evaluate.statistics"
 

@@ -19,7 +19,7 @@ from fed3r_app.core import (
     RunningSum,
     solve_ridge,
 )
-from fed3r_app.ledger import ACCEPTED, FAILED, REFUSED, REPEATED, Entry
+from fed3r_app.runs.ledger import ACCEPTED, FAILED, REFUSED, REPEATED, Entry
 from fed3r_app.wire import (
     count_bytes,
     pack_classifier,
@@ -27,11 +27,11 @@ from fed3r_app.wire import (
     unpack_contribution,
 )
 from strategies.client_evaluation import EVALUATION, add_evaluations
-from strategies.cohorts import Cohorts
-from strategies.exchange import exchange, printable
-from strategies.penalties import Penalties
+from strategies.discovery import Roster
+from strategies.messaging import exchange, printable
+from strategies.penalty import Penalties
 from strategies.release import Release
-from strategies.roster import Roster
+from strategies.sampling import Cohorts
 
 STATISTICS = "train.statistics"
 _PROGRESS_SECONDS = 5.0

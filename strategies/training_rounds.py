@@ -23,10 +23,10 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from flwr.supercore.run import Run
 from numpy.typing import NDArray
 
-from fed3r_app.run_errors import RunError
+from fed3r_app.errors import RunError
 from fed3r_app.wire import FIXED, RUNNING, RecordError, count_bytes, read_array
-from strategies.exchange import exchange, printable
-from strategies.roster import Roster
+from strategies.discovery import Roster
+from strategies.messaging import exchange, printable
 
 # record -> array -> dtype and shape
 Layout = dict[str, dict[str, tuple[str, tuple[int, ...]]]]

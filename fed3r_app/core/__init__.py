@@ -17,17 +17,31 @@ D       scalar     number of random features, where they replace the d
 ======  =========  ==========================================================
 """
 
-from fed3r_app.core.checks import InconsistentStatistics, check_contribution
-from fed3r_app.core.classifier import count_correct, predict
-from fed3r_app.core.factors import FactorBuilder, StatisticsFactor
-from fed3r_app.core.feature_map import FeatureMap
-from fed3r_app.core.gcv import select_lambda
-from fed3r_app.core.limits import Limits
-from fed3r_app.core.moments import FeatureMoments
-from fed3r_app.core.random_features import RandomFeatures
-from fed3r_app.core.ridge import class_means, solve_ridge
-from fed3r_app.core.running_sum import RunningSum
-from fed3r_app.core.statistics import RidgeStatistics
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fed3r_app.core.consistency import InconsistentStatistics, check_contribution
+    from fed3r_app.core.factors import FactorBuilder, StatisticsFactor
+    from fed3r_app.core.feature_map import FeatureMap, Limits
+    from fed3r_app.core.gcv import select_lambda
+    from fed3r_app.core.heads import class_means, count_correct, predict, solve_ridge
+    from fed3r_app.core.random_features import FeatureMoments, RandomFeatures
+    from fed3r_app.core.running_sum import RunningSum
+    from fed3r_app.core.statistics import RidgeStatistics
+
+# Imported when asked for: a module here that needs no torch starts without it.
+_HOMES = {
+    "consistency": "InconsistentStatistics check_contribution",
+    "factors": "FactorBuilder StatisticsFactor",
+    "feature_map": "FeatureMap Limits",
+    "gcv": "select_lambda",
+    "heads": "class_means count_correct predict solve_ridge",
+    "random_features": "FeatureMoments RandomFeatures",
+    "running_sum": "RunningSum",
+    "statistics": "RidgeStatistics",
+}
+_MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "FactorBuilder",
@@ -46,3 +60,9 @@ __all__ = [
     "select_lambda",
     "solve_ridge",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

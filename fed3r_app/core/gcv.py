@@ -14,8 +14,8 @@ import torch
 from scipy.linalg import lapack
 from torch import Tensor
 
+from fed3r_app.core.lapack import eigen_tridiagonal, tridiagonalise
 from fed3r_app.core.statistics import RidgeStatistics
-from fed3r_app.core.tridiagonal import eigen_tridiagonal, tridiagonalise
 
 # The search covers these multiples of the largest eigenvalue of A.
 _LOWEST, _HIGHEST = 1e-8, 1e2

@@ -1,9 +1,13 @@
-"""Data sets and how their training rows are split over clients."""
+"""Data sets as images with labels, and how their rows are split over clients.
+
+Reads files and decodes images; resizing and normalising belong to ``features``. Asks
+no other room.
+"""
 
 from fed3r_app.data.images import DataSet, GivenFeatures, ImageSet
-from fed3r_app.data.loading import DATASETS, PACKAGED, check_dataset, load_dataset
-from fed3r_app.data.local_images import LOCAL, load_local
-from fed3r_app.data.splits import split_rows
+from fed3r_app.data.local_folder import LOCAL, load_local
+from fed3r_app.data.partition import split_rows
+from fed3r_app.data.registry import DATASETS, PACKAGED, check_dataset, load_dataset
 
 __all__ = [
     "DATASETS",

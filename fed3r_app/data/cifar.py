@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fed3r_app.data.data_path import named_folder
+from fed3r_app.data.image_folder import named_folder
 from fed3r_app.data.images import ArrayImages, DataSet
 
 

@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fed3r_app.data.annotations import find_inaturalist_images
-from fed3r_app.data.data_path import existing_folder
+from fed3r_app.data.image_folder import existing_folder
 from fed3r_app.data.images import DataSet, FileImages
+from fed3r_app.data.inaturalist import find_inaturalist_images
 from fed3r_app.data.split_files import SplitFile, read_split_file
 
 _LOG = logging.getLogger(__name__)

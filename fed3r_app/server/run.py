@@ -8,27 +8,26 @@ import json
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from fed3r_app.checkpoints import Checkpoint, load_checkpoint
 from fed3r_app.config import Config
 from fed3r_app.core import FeatureMap
-from fed3r_app.recorder import Recorder
-from fed3r_app.report import import_matplotlib
-from fed3r_app.run_errors import RunError
-from fed3r_app.run_state import RunState
-from fed3r_app.saved_model import SavedModel, save_model
-from fed3r_app.server.client_accuracy import accuracy_at_clients
-from fed3r_app.server.closed_form import ClosedForm, Solution, absent_classes
-from fed3r_app.server.fine_tuning import FineTuning, Start
-from fed3r_app.server.probe import probe
-from fed3r_app.server.revision import revise
-from fed3r_app.server.session import Session
-from fed3r_app.server.starts import (
+from fed3r_app.errors import RunError
+from fed3r_app.runs.curves import import_matplotlib
+from fed3r_app.runs.model_file import SavedModel, save_model
+from fed3r_app.runs.recorder import Recorder
+from fed3r_app.runs.snapshots import Checkpoint, Snapshot, load_checkpoint
+from fed3r_app.runs.state import RunState
+from fed3r_app.server.client_evaluation import accuracy_at_clients
+from fed3r_app.server.context import Session
+from fed3r_app.server.factory import choose_feature_map
+from fed3r_app.server.fine_tuning_phase import FineTuning, Start
+from fed3r_app.server.forget_replace import revise
+from fed3r_app.server.initial_classifier import (
     choose_temperature,
     closed_form_start,
     random_start,
 )
-from fed3r_app.server.strategy import choose_feature_map
-from fed3r_app.snapshots import Snapshot
+from fed3r_app.server.quality_probe import probe
+from fed3r_app.server.statistics_phase import ClosedForm, Solution, absent_classes
 from strategies import Roster
 
 

@@ -15,35 +15,64 @@ Nothing that arrives is trusted: ``unpack_contribution`` checks every array agai
 the header before it believes any.
 """
 
-from fed3r_app.choices import DTYPES, FORMS
-from fed3r_app.greeting import Hello, pack_hello
-from fed3r_app.wire.classifier import (
-    BACKBONE,
-    ON_TEST_IMAGES,
-    count_bytes,
-    pack_classifier,
-    unpack_classifier,
-)
-from fed3r_app.wire.contribution import add_digest, read_digest
-from fed3r_app.wire.feature_maps import pack_feature_map, read_feature_map
-from fed3r_app.wire.hello import read_hello
-from fed3r_app.wire.labels import read_labels, with_labels
-from fed3r_app.wire.layout import RecordError, name_arrays, read_array
-from fed3r_app.wire.packing import StatisticsBuilder, pack_statistics
-from fed3r_app.wire.training import (
-    CONTROL,
-    FIXED,
-    RUNNING,
-    TrainingQuestion,
-    keep_names,
-    pack_arrays,
-    pack_losses,
-    pack_temperatures,
-    read_losses,
-    read_temperatures,
-    unpack_arrays,
-)
-from fed3r_app.wire.unpacking import unpack_contribution, unpack_statistics
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from fed3r_app.core.names import DTYPES, FORMS
+
+if TYPE_CHECKING:
+    from fed3r_app.wire.hello import (
+        Hello,
+        pack_hello,
+        read_hello,
+        read_labels,
+        with_labels,
+    )
+    from fed3r_app.wire.layout import RecordError, name_arrays, read_array
+    from fed3r_app.wire.messages import (
+        BACKBONE,
+        ON_TEST_IMAGES,
+        add_digest,
+        count_bytes,
+        pack_classifier,
+        pack_feature_map,
+        read_digest,
+        read_feature_map,
+        unpack_classifier,
+    )
+    from fed3r_app.wire.packing import StatisticsBuilder, pack_statistics
+    from fed3r_app.wire.training import (
+        CONTROL,
+        FIXED,
+        RUNNING,
+        TrainingQuestion,
+        keep_names,
+        pack_arrays,
+        pack_losses,
+        pack_temperatures,
+        read_losses,
+        read_temperatures,
+        unpack_arrays,
+    )
+    from fed3r_app.wire.unpacking import unpack_contribution, unpack_statistics
+
+# Imported when asked for: a module here that needs no torch starts without it.
+_HOMES = {
+    "hello": "Hello pack_hello read_hello read_labels with_labels",
+    "layout": "RecordError name_arrays read_array",
+    "messages": (
+        "BACKBONE ON_TEST_IMAGES add_digest count_bytes pack_classifier "
+        "pack_feature_map read_digest read_feature_map unpack_classifier"
+    ),
+    "packing": "StatisticsBuilder pack_statistics",
+    "training": (
+        "CONTROL FIXED RUNNING TrainingQuestion keep_names pack_arrays "
+        "pack_losses pack_temperatures read_losses read_temperatures "
+        "unpack_arrays"
+    ),
+    "unpacking": "unpack_contribution unpack_statistics",
+}
+_MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "BACKBONE",
@@ -81,3 +110,9 @@ __all__ = [
     "unpack_statistics",
     "with_labels",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,21 +1,73 @@
-"""The first exchange, at the server: who a node is. See `fed3r_app.greeting`."""
+"""The first exchange: what a client says of itself, as records, and back.
+
+Class names travel with it: a client's own in its hello, those of the whole run in the
+requests. Packing needs no torch: a real node says hello in a process that does nothing
+else.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fed3r_app.core import FeatureMoments
-from fed3r_app.greeting import Hello
-from fed3r_app.wire.labels import read_labels
-from fed3r_app.wire.layout import RecordError, read_array
+if TYPE_CHECKING:
+    from fed3r_app.core import FeatureMoments
+
+
+LABELS = "labels"
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a client says of itself.
+
+    Parameters
+    ----------
+    client_id : str
+        Names the client across runs.
+    num_partitions : int
+        How many clients it believes there are; 0 where it can't know.
+    moments : FeatureMoments or None
+        Sums of its features, where asked for.
+    class_names : tuple of str
+        Its classes, where its images are its own; where the run config names all, just
+        those that are not among them.
+    num_test_images : int
+        How many test images it holds besides, for evaluations.
+    """
+
+    client_id: str
+    num_partitions: int
+    moments: FeatureMoments | None = None
+    class_names: tuple[str, ...] = ()
+    num_test_images: int = 0
+
+
+def pack_hello(hello: Hello) -> RecordDict:
+    """Return the records of a hello."""
+    config = ConfigRecord(
+        {"client-id": hello.client_id, "num-partitions": hello.num_partitions}
+    )
+    content = RecordDict({"config": config})
+    if hello.class_names:
+        config[LABELS] = list(hello.class_names)
+    if hello.num_test_images:
+        config["num-test-images"] = hello.num_test_images
+    if hello.moments is not None:
+        config["num-examples"] = hello.moments.n
+        config["squared-norms"] = hello.moments.squared_norms
+        content["arrays"] = ArrayRecord({"sum": Array(hello.moments.total.numpy())})
+    return content
 
 
 def read_hello(content: RecordDict) -> Hello:
     """Return the hello in a reply's records, or raise RecordError."""
+    from fed3r_app.wire.layout import RecordError
+
     config = content.config_records.get("config", ConfigRecord())
     client_id, num_partitions = config.get("client-id"), config.get("num-partitions")
     if not isinstance(client_id, str) or not client_id:
@@ -33,6 +85,12 @@ def read_hello(content: RecordDict) -> Hello:
 def _read_moments(content: RecordDict, config: ConfigRecord) -> FeatureMoments | None:
     if "arrays" not in content.array_records:
         return None
+    import numpy as np
+    import torch
+
+    from fed3r_app.core import FeatureMoments
+    from fed3r_app.wire.layout import RecordError, read_array
+
     total = read_array(content.array_records["arrays"], "sum")
     n, squared_norms = config.get("num-examples"), config.get("squared-norms")
     if total.ndim != 1 or total.dtype != np.float64 or not np.isfinite(total).all():
@@ -42,3 +100,25 @@ def _read_moments(content: RecordDict, config: ConfigRecord) -> FeatureMoments |
     if not isinstance(squared_norms, float) or not 0 <= squared_norms < math.inf:
         raise RecordError(f"squared-norms must be >= 0, got {squared_norms!r}.")
     return FeatureMoments(n, torch.from_numpy(total), squared_norms)
+
+
+def with_labels(config: ConfigRecord, labels: Sequence[str]) -> ConfigRecord:
+    """Return a question's config that also tells the label space; () tells none."""
+    told = {LABELS: list(labels)} if labels else {}
+    return ConfigRecord({**dict(config.items()), **told})
+
+
+def read_labels(config: ConfigRecord) -> tuple[str, ...] | None:
+    """Return the class names in a config, or None where there are none."""
+    from fed3r_app.wire.layout import RecordError
+
+    labels = config.get(LABELS)
+    if labels is None:
+        return None
+    if not isinstance(labels, list) or not all(
+        isinstance(label, str) and label for label in labels
+    ):
+        raise RecordError(f"{LABELS} must be names of classes, got {labels!r}.")
+    if len(set(labels)) < len(labels):
+        raise RecordError(f"{LABELS} must differ, got one twice.")
+    return tuple(str(label) for label in labels)

@@ -11,16 +11,17 @@ from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fed3r_app.choices import DTYPES, FORMS
-from fed3r_app.core.triangles import trapezium_size
+from fed3r_app.core.names import DTYPES, FORMS
+from fed3r_app.core.statistics import trapezium_size
 
 VERSION = 1
-
 ARRAY_NAMES = {
     "factor": ("header", "classes", "counts", "pivots", "R", "S"),
     "packed": ("header", "classes", "counts", "A", "b"),
     "dense": ("header", "counts", "A", "b"),
 }
+
+
 # Far more images than exist, few enough that sums of counts don't overflow int64.
 MAX_SAMPLES = 10**12
 AnyArray = NDArray[np.generic]

@@ -6,10 +6,10 @@ import numpy as np
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fed3r_app.choices import DTYPES, FORMS
 from fed3r_app.core import FactorBuilder, RidgeStatistics, StatisticsFactor
 from fed3r_app.core.factors import take_columns
-from fed3r_app.core.triangles import take_upper
+from fed3r_app.core.names import DTYPES, FORMS
+from fed3r_app.core.statistics import take_upper
 from fed3r_app.wire.layout import (
     AnyArray,
     Header,

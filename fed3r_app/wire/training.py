@@ -11,8 +11,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap
-from fed3r_app.wire.feature_maps import pack_feature_map, read_feature_map
 from fed3r_app.wire.layout import AnyArray, RecordError
+from fed3r_app.wire.messages import pack_feature_map, read_feature_map
 
 # Records that travel beside the arrays that train.
 RUNNING, FIXED, CONTROL = "running-statistics", "classifier", "control"

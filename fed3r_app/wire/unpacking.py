@@ -16,8 +16,7 @@ from fed3r_app.core import (
     check_contribution,
 )
 from fed3r_app.core.factors import take_columns
-from fed3r_app.core.statistics import check_same_space, mirror_upper
-from fed3r_app.core.triangles import put_upper
+from fed3r_app.core.statistics import check_same_space, mirror_upper, put_upper
 from fed3r_app.wire.layout import (
     AnyArray,
     Header,
@@ -175,6 +174,8 @@ def _float64(array: AnyArray) -> Tensor:
 
 
 _Unpack = Callable[[Header, dict[str, AnyArray]], StatisticsFactor | RidgeStatistics]
+
+
 _UNPACK: dict[str, _Unpack] = {
     "factor": _unpack_factor,
     "packed": _unpack_packed,

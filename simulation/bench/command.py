@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulation.bench.results import Options, Result
+    from simulation.bench.result import Options, Result
 
 NAMES = (
     "upload",
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Threads that wait in a loop for one another make small products many times
     # slower as soon as anything else runs. Read when torch is loaded, so first.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from simulation.bench.results import Options
+    from simulation.bench.result import Options
 
     options = Options(arguments.quick, find_data(arguments.data))
     for name in arguments.names or NAMES:

@@ -20,8 +20,8 @@ from fed3r_app import client_app, server_app
 from simulation.bench.empty_app import empty
 from simulation.bench.flower_runs import FlowerRuns, Setting
 from simulation.bench.measure import announce, threads, timed
-from simulation.bench.results import Cell, Options, Ratio, Result, Table
-from simulation.inline_engine import default_run_config, run_inline
+from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.engines.inline import default_run_config, run_inline
 
 _PER_ROUND = 100
 _NUM_CLASSES = 10

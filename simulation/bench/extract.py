@@ -11,14 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fed3r_app.backbones import Backbone, load_backbone
 from fed3r_app.data import DataSet, ImageSet
-from fed3r_app.features import extract_features
+from fed3r_app.features.backbone import Backbone, load_backbone
+from fed3r_app.features.extraction import extract_features
 from simulation.bench.flower_runs import FlowerRuns, Setting
-from simulation.bench.image_folder import load_images, make_image_folder
-from simulation.bench.material import say_what_is_real
+from simulation.bench.inputs import load_images, make_image_folder, say_what_is_real
 from simulation.bench.measure import NUM_THREADS, announce, threads, timed
-from simulation.bench.results import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Cell, Options, Ratio, Result, Table
 
 _EAGER_BATCH = 50
 _NUM_CLIENTS, _PER_ROUND = 100, 10

@@ -13,10 +13,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fed3r_app import client_app, server_app
-from simulation.bench.material import INATURALIST
+from simulation.bench.inputs import INATURALIST
 from simulation.bench.measure import announce, measure
-from simulation.bench.results import Cell, Options, Ratio, Result, Table
-from simulation.inline_engine import default_run_config, run_inline
+from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.engines.inline import default_run_config, run_inline
 
 _PER_ROUND = 10
 _DIM = 1280

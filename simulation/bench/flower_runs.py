@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from simulation.bench.measure import NUM_THREADS, announce, timed
-from simulation.private_superlink import PrivateSuperLink
+from simulation.engines.superlink import EphemeralSuperLink
 
 _PROJECT = Path(__file__).parents[2]
 _EMPTY_APP = Path(__file__).parent / "empty_app"
@@ -21,7 +21,7 @@ class FlowerRuns:
 
     def __init__(self) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="fed3r-bench-"))
-        self._superlink = PrivateSuperLink(
+        self._superlink = EphemeralSuperLink(
             self._root / "home",
             {
                 "FED3R_CACHE_DIR": str(self._root / "cache"),

@@ -13,7 +13,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fed3r_app.backbones import load_backbone
 from fed3r_app.core import (
     FeatureMap,
     RidgeStatistics,
@@ -22,13 +21,19 @@ from fed3r_app.core import (
     select_lambda,
     solve_ridge,
 )
-from fed3r_app.core.gaussian_release import private_lambda, release
 from fed3r_app.data import load_dataset
-from fed3r_app.features import extract_features
-from fed3r_app.privacy import NORM, PrivacyBudget, secure_normals
-from simulation.bench.material import Features, load_features, say_what_is_real
+from fed3r_app.features.backbone import load_backbone
+from fed3r_app.features.extraction import extract_features
+from fed3r_app.privacy.gaussian import (
+    NORM,
+    PrivacyBudget,
+    private_lambda,
+    release,
+    secure_normals,
+)
+from simulation.bench.inputs import Features, load_features, say_what_is_real
 from simulation.bench.measure import announce
-from simulation.bench.results import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Cell, Options, Ratio, Result, Table
 
 _DELTA = 1e-5
 _EPSILONS = (1.0, 2.0, 4.0, 8.0)

@@ -14,7 +14,7 @@ from flwr.app import RecordDict
 
 from fed3r_app.wire import count_bytes, pack_statistics
 from fed3r_app.wire.layout import Header
-from simulation.bench.material import Features
+from simulation.bench.inputs import Features
 
 # (n, C_k) of the records on which the function is checked.
 _CHECKED = ((1, 1), (13, 13), (13, 1), (120, 40))

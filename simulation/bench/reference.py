@@ -18,10 +18,10 @@ from torch.nn.functional import one_hot
 
 from fed3r_app.core import FeatureMap, RidgeStatistics, RunningSum, solve_ridge
 from fed3r_app.wire import count_bytes, pack_statistics, unpack_contribution
-from simulation.bench.material import Features, load_features, say_what_is_real
+from simulation.bench.inputs import Features, load_features, say_what_is_real
 from simulation.bench.measure import announce, threads, timed
 from simulation.bench.record_sizes import split_evenly
-from simulation.bench.results import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Cell, Options, Ratio, Result, Table
 
 _LAMBDA = 0.01
 _ROUNDS = 10

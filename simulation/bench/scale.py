@@ -17,10 +17,10 @@ from fed3r_app.core import (
     solve_ridge,
 )
 from fed3r_app.wire import StatisticsBuilder, pack_statistics, unpack_contribution
-from simulation.bench.material import load_features, say_what_is_real
+from simulation.bench.inputs import load_features, say_what_is_real
 from simulation.bench.measure import announce, measure
 from simulation.bench.record_sizes import split_evenly
-from simulation.bench.results import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Cell, Options, Ratio, Result, Table
 
 _CHUNK = 2048  # as the clients read their features
 _LIMIT_GB = 6.0

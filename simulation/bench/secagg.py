@@ -11,17 +11,18 @@ import torch
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap, RidgeStatistics
-from fed3r_app.secagg import (
+from fed3r_app.privacy.secagg import (
     FeatureGrid,
     Group,
     IntegerStatistics,
     Member,
     group_threshold,
 )
-from fed3r_app.secagg.grid import vector_length
-from fed3r_app.wire import count_bytes, pack_statistics, secure
+from fed3r_app.privacy.secagg.fixed_point import vector_length
+from fed3r_app.wire import count_bytes, pack_statistics
+from fed3r_app.wire import secagg as records
 from simulation.bench.measure import threads
-from simulation.bench.results import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Cell, Options, Ratio, Result, Table
 
 _SAMPLES, _ZMAX, _N_MAX = 120, 6.0, 1_000_000
 _SHARE = 0.6
@@ -122,14 +123,14 @@ class _Rehearsal:
             self._members[i] = Member(self._group.attempt)
             keys = self._members[i].public_keys()
         self._group.take_keys(i, keys)
-        self._sent[i] += count_bytes(secure.pack_keys(keys))
+        self._sent[i] += count_bytes(records.pack_keys(keys))
 
     def _share(self, i: int) -> None:
         group = self._group
         with self._clock("share"):
             sealed = self._members[i].share(i, group.keys, group.threshold)
         group.take_shares(i, sealed)
-        self._sent[i] += count_bytes(secure.pack_sealed(sealed))
+        self._sent[i] += count_bytes(records.pack_sealed(sealed))
 
     def _send_vector(self, i: int) -> None:
         group, grid, (d, num_classes) = self._group, self._grid, self._shape
@@ -140,13 +141,13 @@ class _Rehearsal:
         with self._clock("mask"):
             masked = self._members[i].mask(vector, group.sealed_for(i))
         group.take_masked(i, masked)
-        self._sent[i] += count_bytes(secure.pack_masked(masked))
+        self._sent[i] += count_bytes(records.pack_masked(masked))
 
     def _answer(self, i: int) -> None:
         with self._clock("answer"):
             answer = self._members[i].answer(self._group.survivors)
         self._group.take_answer(i, answer)
-        self._sent[i] += count_bytes(secure.pack_answer(answer))
+        self._sent[i] += count_bytes(records.pack_answer(answer))
 
     @contextmanager
     def _clock(self, step: str) -> Iterator[None]:

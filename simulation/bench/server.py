@@ -17,9 +17,9 @@ from fed3r_app.core import (
     StatisticsFactor,
 )
 from fed3r_app.wire import pack_statistics, unpack_contribution, unpack_statistics
-from simulation.bench.material import INATURALIST, say_what_is_real
+from simulation.bench.inputs import INATURALIST, say_what_is_real
 from simulation.bench.measure import Measured, announce, measure
-from simulation.bench.results import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Cell, Options, Ratio, Result, Table
 
 _DIM = 1280
 _LIMIT_BYTES = 300e6

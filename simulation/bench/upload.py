@@ -19,7 +19,7 @@ from fed3r_app.core import (
     solve_ridge,
 )
 from fed3r_app.wire import pack_statistics, unpack_contribution
-from simulation.bench.material import (
+from simulation.bench.inputs import (
     FEDERATIONS,
     INATURALIST,
     LANDMARKS,
@@ -29,7 +29,7 @@ from simulation.bench.material import (
 )
 from simulation.bench.measure import announce, best_seconds, threads
 from simulation.bench.record_sizes import UPLOADS, Upload, split_evenly
-from simulation.bench.results import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Cell, Options, Ratio, Result, Table
 
 _PAPER_LAMBDA = 0.01
 _RANDOM = 10_000  # random features

@@ -9,9 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fed3r_app.run_directory import write_atomically
+from fed3r_app.files import write_atomically
 from simulation.runner.experiment import Coupons, Experiment, Kernel, curve_of
-from simulation.runner.grid import Run
+from simulation.runner.run_grid import Run
 from simulation.runner.store import Store, run_name
 from simulation.runner.tables import Table, percent
 from simulation.runner.tasks import Report, Task, TaskError, Workplace
@@ -34,7 +34,7 @@ class CouponsTask:
 
     def perform(self, workplace: Workplace, report: Report) -> None:
         """Simulate all draws."""
-        from simulation.coupons import coupon_rows
+        from simulation.analyses.coupon_collector import coupon_rows
 
         asked, lines = self.coupons, []
         for done, (name, clients) in enumerate(asked.federations.items(), start=1):
@@ -78,7 +78,7 @@ class KernelTask:
 
     def perform(self, workplace: Workplace, report: Report) -> None:
         """Compare on each model's features."""
-        from simulation.kernel_comparison import compare_with_kernel
+        from simulation.analyses.kernel_comparison import compare_with_kernel
 
         asked, lines = self.kernel, []
         self._check_models()

@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from simulation.runner.running import run_experiments
+    from simulation.runner.execute import run_experiments
 
     if arguments.jobs < 0:
         raise ValueError(f"--jobs must be >= 1, got {arguments.jobs}.")
@@ -101,9 +101,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
+    from simulation.runner.composition import catalogue
     from simulation.runner.experiment import read_experiment
-    from simulation.runner.files import catalogue
-    from simulation.runner.grid import needs_data_path
+    from simulation.runner.run_grid import needs_data_path
     from simulation.runner.store import DONE
     from simulation.runner.tables import Table
 
@@ -125,7 +125,7 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from simulation.inline_engine import default_run_config
+    from simulation.engines.inline import default_run_config
     from simulation.runner.experiment import PROJECT
 
     defaults = default_run_config(PROJECT / "pyproject.toml")
@@ -143,8 +143,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _table(arguments: argparse.Namespace) -> int:
-    from simulation.runner.report import tables_of
-    from simulation.runner.results import collect
+    from simulation.runner.collect import collect
+    from simulation.runner.html_report import tables_of
 
     store, code = _store(arguments), 0
     for experiment in _load(arguments):
@@ -156,8 +156,8 @@ def _table(arguments: argparse.Namespace) -> int:
 
 
 def _plot(arguments: argparse.Namespace) -> int:
-    from simulation.runner.report import write_report
-    from simulation.runner.results import collect
+    from simulation.runner.collect import collect
+    from simulation.runner.html_report import write_report
 
     store, code = _store(arguments), 0
     for experiment in _load(arguments):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from simulation.inline_engine import default_run_config
-from simulation.runner.files import Source, find
-from simulation.runner.grid import CLIENTS, SEED, Grid, Run, Settings
-from simulation.runner.yaml_lines import Entry, ExperimentError
+from simulation.engines.inline import default_run_config
+from simulation.runner.composition import Source, find
+from simulation.runner.run_grid import CLIENTS, SEED, Grid, Run, Settings
+from simulation.runner.yaml_file import Entry, ExperimentError
 
 PROJECT = Path(__file__).parents[2]
 FIGURES = ("curves", "final", "kernel")

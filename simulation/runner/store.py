@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from fed3r_app.file_locks import exclusive
-from fed3r_app.run_directory import RunDirectory, output_directory
-from simulation.runner.grid import Run
+from fed3r_app.files import exclusive
+from fed3r_app.runs.directory import RunDirectory, output_directory
+from simulation.runner.run_grid import Run
 
 DONE, BEGUN, NEW = "done", "begun", "not run"
 # Values of `weights` that name no file.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fed3r_app.report import format_bytes, format_flops, format_seconds
+from fed3r_app.runs.report import format_bytes, format_flops, format_seconds
+from simulation.runner.collect import Finished, Results, deviation, to_reach
 from simulation.runner.experiment import Target
-from simulation.runner.results import Finished, Results, deviation, to_reach
 
 _NONE = "-"
 

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from simulation.runner.grid import Run
+from simulation.runner.run_grid import Run
 from simulation.runner.store import Store, run_name
-from simulation.runner.yaml_lines import Scalar
+from simulation.runner.yaml_file import Scalar
 
 if TYPE_CHECKING:
-    from simulation.private_superlink import PrivateSuperLink
+    from simulation.engines.superlink import EphemeralSuperLink
 
 INLINE, FLOWER = ENGINES = ("inline", "flower")
 PROJECT = Path(__file__).parents[2]
@@ -50,14 +50,14 @@ class Workplace:
     resources: ExitStack
     threads: int
     cores: int
-    _superlink: PrivateSuperLink | None = field(default=None, init=False)
+    _superlink: EphemeralSuperLink | None = field(default=None, init=False)
 
-    def superlink(self, home: Path) -> PrivateSuperLink:
+    def superlink(self, home: Path) -> EphemeralSuperLink:
         """Return a SuperLink that stays up for all runs of this worker."""
-        from simulation.private_superlink import PrivateSuperLink
+        from simulation.engines.superlink import EphemeralSuperLink
 
         if self._superlink is None:
-            self._superlink = self.resources.enter_context(PrivateSuperLink(home))
+            self._superlink = self.resources.enter_context(EphemeralSuperLink(home))
         return self._superlink
 
 
@@ -105,7 +105,7 @@ class RunTask:
         else:
             from fed3r_app.client_app import app as client_app
             from fed3r_app.server_app import app as server_app
-            from simulation.inline_engine import run_inline
+            from simulation.engines.inline import run_inline
 
             run_inline(server_app, client_app, self.run.clients, config)
 
@@ -150,10 +150,10 @@ class FeaturesTask:
         import numpy as np
         import torch
 
-        from fed3r_app.backbones import load_backbone
         from fed3r_app.data import load_dataset
-        from fed3r_app.devices import cache_dir, resolve_device
-        from fed3r_app.features import cached_features
+        from fed3r_app.features.backbone import load_backbone, resolve_device
+        from fed3r_app.features.cache import cache_dir
+        from fed3r_app.features.extraction import cached_features
 
         config = self.config
         dataset = load_dataset(str(config["dataset"]), str(config["data-path"]))

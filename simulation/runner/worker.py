@@ -92,7 +92,7 @@ def _perform(task: Task, workplace: Workplace, connection: Connection) -> Outcom
 
 def _sentence(error: Exception) -> str:
     """Return what to tell a person: our own errors are sentences already."""
-    from fed3r_app.run_errors import RunError
+    from fed3r_app.errors import RunError
 
     text = str(error).strip() or "no reason was given"
     if isinstance(error, (RunError, TaskError)):

@@ -13,7 +13,7 @@ import sys
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from fed3r_app.client_app import app
-from simulation.inline_engine import default_run_config
+from simulation.engines.inline import default_run_config
 from pathlib import Path
 
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1

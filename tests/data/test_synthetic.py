@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from fed3r_app.backbones import load_backbone
 from fed3r_app.data import load_dataset, split_rows
-from fed3r_app.features import cached_features, extract_features
+from fed3r_app.features.backbone import load_backbone
+from fed3r_app.features.extraction import cached_features, extract_features
 
 NAME = "synthetic:clients=30,classes=5,features=16,mean=8"
 

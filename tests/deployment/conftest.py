@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fed3r_app.certificates import make_certificates
-from fed3r_app.saved_model import load_model
-from fed3r_app.snapshots import load_snapshot
-from simulation.deployment import Deployment
+from fed3r_app.deployment.certificates import make_certificates
+from fed3r_app.deployment.processes import Deployment
+from fed3r_app.runs.model_file import load_model
+from fed3r_app.runs.snapshots import load_snapshot
 
 PROJECT = Path(__file__).parents[2]
 _LONGEST_RUN = 240.0

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from simulation.private_superlink import free_port
+from fed3r_app.deployment.processes import free_port
 
 PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "docker"

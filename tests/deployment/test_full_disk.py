@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fed3r_app.saved_model import load_model
+from fed3r_app.runs.model_file import load_model
 
 PROJECT = Path(__file__).parents[2]
 # The app in one process, with a limit on the size of its files: a write that passes it
@@ -18,7 +18,7 @@ import json, resource, sys
 from pathlib import Path
 from fed3r_app.client_app import app as client_app
 from fed3r_app.server_app import app as server_app
-from simulation.inline_engine import default_run_config, run_inline
+from simulation.engines.inline import default_run_config, run_inline
 
 limit, settings = int(sys.argv[1]), json.loads(sys.argv[2])
 if limit:

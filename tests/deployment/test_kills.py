@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from simulation.deployment import CLIENT_APP, SERVER_APP, SUPERLINK
+from fed3r_app.deployment.processes import CLIENT_APP, SERVER_APP, SUPERLINK
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 
 from fed3r_app.core import RidgeStatistics, solve_ridge
-from fed3r_app.saved_model import load_model
+from fed3r_app.runs.model_file import load_model
 
 pytestmark = pytest.mark.slow
 SIZE, LAM = 8, 0.5

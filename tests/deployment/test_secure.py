@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fed3r_app.certificates import make_certificates
 from fed3r_app.cli import main
-from simulation.private_superlink import free_port
+from fed3r_app.deployment.certificates import make_certificates
+from fed3r_app.deployment.processes import free_port
 
 pytestmark = pytest.mark.slow
 PROJECT = Path(__file__).parents[2]

@@ -5,11 +5,11 @@ import time
 import pytest
 import torch
 
-from fed3r_app.backbones import load_backbone
 from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset, split_rows
-from fed3r_app.features import extract_features
-from fed3r_app.secagg import FeatureGrid
+from fed3r_app.features.backbone import load_backbone
+from fed3r_app.features.extraction import extract_features
+from fed3r_app.privacy.secagg import FeatureGrid
 
 # A run is five exchanges, each of which starts a process per node.
 _LONGEST = 900.0

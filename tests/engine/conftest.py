@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.private_superlink import PrivateSuperLink
+from simulation.engines.superlink import EphemeralSuperLink
 
 PROJECT = Path(__file__).parents[2]
 
@@ -96,7 +96,7 @@ def engine(tmp_path_factory):
         "FED3R_CACHE_DIR": str(root / "cache"),
         "FED3R_OUTPUT_DIR": str(root / "runs"),
     }
-    with PrivateSuperLink(root / "home", environment) as superlink:
+    with EphemeralSuperLink(root / "home", environment) as superlink:
         yield Engine(superlink, root)
 
 

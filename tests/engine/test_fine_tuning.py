@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from fed3r_app.saved_model import load_model
+from fed3r_app.runs.model_file import load_model
 
 
 @pytest.fixture(scope="module")

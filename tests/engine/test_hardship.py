@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 
-from fed3r_app.saved_model import load_model
+from fed3r_app.runs.model_file import load_model
 
 pytestmark = pytest.mark.slow
 EXACT = {

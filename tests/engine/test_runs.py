@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from fed3r_app.backbones import load_backbone
 from fed3r_app.core import RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset
-from fed3r_app.features import extract_features
-from fed3r_app.saved_model import load_model
+from fed3r_app.features.backbone import load_backbone
+from fed3r_app.features.extraction import extract_features
+from fed3r_app.runs.model_file import load_model
 
 SIZE, LAM = 8, 0.5
 # No images to speak of, and as exact as can be.

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from fed3r_app.backbones import load_backbone
 from fed3r_app.core import FeatureMap, RidgeStatistics
 from fed3r_app.data import load_dataset
-from fed3r_app.features import extract_features
-from fed3r_app.secagg import FeatureGrid
-from fed3r_app.snapshots import load_snapshot
+from fed3r_app.features.backbone import load_backbone
+from fed3r_app.features.extraction import extract_features
+from fed3r_app.privacy.secagg import FeatureGrid
+from fed3r_app.runs.snapshots import load_snapshot
 
 SIZE = 8
 

@@ -14,9 +14,9 @@ from PIL import Image
 
 from fed3r_app.client_app import app as client_app
 from fed3r_app.data import load_dataset
-from fed3r_app.saved_model import load_model
+from fed3r_app.runs.model_file import load_model
 from fed3r_app.server_app import main
-from simulation.inline_engine import InlineGrid, default_run_config
+from simulation.engines.inline import InlineGrid, default_run_config
 
 DEFAULTS = default_run_config(Path(__file__).parents[2] / "pyproject.toml")
 RUN = 1
@@ -166,7 +166,7 @@ def _surroundings(tmp_path, monkeypatch, _cache):
     """Folders of our own, an identity for messages, and no pictures: they are slow."""
     monkeypatch.setenv("FED3R_CACHE_DIR", str(_cache))
     monkeypatch.setenv("FED3R_OUTPUT_DIR", str(tmp_path / "runs"))
-    monkeypatch.setattr("fed3r_app.recorder.plot_curves", lambda *_: None)
+    monkeypatch.setattr("fed3r_app.runs.recorder.plot_curves", lambda *_: None)
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, RUN)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 
-from fed3r_app.run_errors import RunError
+from fed3r_app.errors import RunError
 
 LP = {
     "finetune": "lp",

@@ -7,13 +7,13 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fed3r_app.local_training import TrainingSettings, train
-from fed3r_app.softmax_model import (
+from fed3r_app.training.model import (
     SoftmaxModel,
     digest_of,
     load_arrays,
     random_classifier,
 )
+from fed3r_app.training.sgd import TrainingSettings, train
 
 N, D, C = 23, 5, 3
 

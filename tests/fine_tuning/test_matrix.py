@@ -109,10 +109,10 @@ def test_linear_probing_runs_no_network(run, few_images, monkeypatch):
     def refuse(*_):
         raise AssertionError("The network was asked for.")
 
-    monkeypatch.setattr("fed3r_app.features._network", refuse)
-    monkeypatch.setattr("clients.training_setup._network", refuse)
-    monkeypatch.setattr("fed3r_app.softmax_model.copy_of", refuse)
-    monkeypatch.setattr("fed3r_app.server.fine_tuning.copy_of", refuse)
+    monkeypatch.setattr("fed3r_app.features.extraction._network", refuse)
+    monkeypatch.setattr("clients.training_node._network", refuse)
+    monkeypatch.setattr("fed3r_app.training.model.copy_of", refuse)
+    monkeypatch.setattr("fed3r_app.server.fine_tuning_phase.copy_of", refuse)
     for method in STARTS:
         outcome = run(2, finetune="lp", method=method, run_name=method, **few_images)
         assert [line["clients_trained"] for line in outcome.tuning] == [2, 2]
@@ -123,13 +123,13 @@ def test_a_client_in_linear_probing_does_not_even_build_the_network(run, few_ima
     run(2, run_name="fills the cache", **few_images)
 
     def forget(message, context):
-        from fed3r_app.backbones import load_backbone
+        from fed3r_app.features.backbone import load_backbone
 
         name, size = few_images["backbone"], few_images["image_size"]
         vars(load_backbone(name, few_images["weights"], size)).pop("module", None)
 
     def built():
-        from fed3r_app.backbones import load_backbone
+        from fed3r_app.features.backbone import load_backbone
 
         name, size = few_images["backbone"], few_images["image_size"]
         return "module" in vars(load_backbone(name, few_images["weights"], size))

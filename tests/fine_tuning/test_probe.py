@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from fed3r_app.backbones import load_backbone
 from fed3r_app.cli import main as fed3r
 from fed3r_app.core import RidgeStatistics, predict, solve_ridge
 from fed3r_app.data import load_dataset, split_rows
-from fed3r_app.features import extract_features
-from fed3r_app.run_errors import RunError
-from fed3r_app.softmax_model import tuned_backbone
+from fed3r_app.errors import RunError
+from fed3r_app.features.backbone import load_backbone
+from fed3r_app.features.extraction import extract_features
+from fed3r_app.training.model import tuned_backbone
 
 CPU = torch.device("cpu")
 # float64 uploads, and a lambda that leaves the problem well conditioned.
@@ -87,7 +87,7 @@ def test_the_probe_takes_the_features_of_the_last_evaluation(
         made.append(arguments)
         return extract_features(*arguments, **options)
 
-    monkeypatch.setattr("fed3r_app.server.fine_tuning.extract_features", extract)
+    monkeypatch.setattr("fed3r_app.server.fine_tuning_phase.extract_features", extract)
     outcome = run(2, probe=True, **few_images | {"finetune": "feat", "rounds": 2})
     assert outcome.summary["probe_accuracy"] is not None
     assert len(made) == 2  # one a round

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fed3r_app.core import RidgeStatistics, RunningSum
-from fed3r_app.run_errors import RunError
+from fed3r_app.errors import RunError
 
 LP = {"finetune": "lp", "partition": "by-class", "clients_per_round": 3, "lr": 0.01}
 MOMENTUM = {"fedavg": {}, "fedavgm": {"server_momentum": 0.9}}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fed3r_app.config import Config
-from simulation.inline_engine import default_run_config
+from simulation.engines.inline import default_run_config
 
 DEFAULTS = default_run_config(Path(__file__).parents[2] / "pyproject.toml")
 

@@ -9,9 +9,9 @@ import torch
 from flwr.app import MetricRecord
 from torch.nn.functional import cross_entropy
 
-from fed3r_app.backbones import load_backbone
 from fed3r_app.data import load_dataset
-from fed3r_app.features import extract_features
+from fed3r_app.features.backbone import load_backbone
+from fed3r_app.features.extraction import extract_features
 
 GRID = [10 ** (step / 4) for step in range(-12, 5)]
 LP = {"finetune": "lp", "partition": "by-class", "rounds": 1, "clients_per_round": 0}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord
 
-from fed3r_app.backbones import load_backbone
+from fed3r_app.features.backbone import load_backbone
 
 B, D, C = 341_792, 1024, 4  # backbone parameters, features, classes
 FIXED = "classifier"

@@ -12,9 +12,9 @@ from PIL import Image
 
 from fed3r_app.client_app import app as client_app
 from fed3r_app.core import RidgeStatistics, solve_ridge
-from fed3r_app.saved_model import load_model
+from fed3r_app.runs.model_file import load_model
 from fed3r_app.server_app import main
-from simulation.inline_engine import InlineGrid, default_run_config
+from simulation.engines.inline import InlineGrid, default_run_config
 
 DEFAULTS = default_run_config(Path(__file__).parents[2] / "pyproject.toml")
 SIZE, LAM = 8, 0.5

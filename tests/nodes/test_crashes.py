@@ -11,12 +11,13 @@ import sys
 import pytest
 import torch
 
-from fed3r_app import ledger, snapshots
 from fed3r_app.cli import main as fed3r
-from fed3r_app.ledger import Ledger
-from fed3r_app.saved_model import load_model
+from fed3r_app.files import tensors
+from fed3r_app.runs import ledger
+from fed3r_app.runs.ledger import Ledger
+from fed3r_app.runs.model_file import load_model
+from fed3r_app.runs.snapshots import load_snapshot
 from fed3r_app.server_app import RunError
-from fed3r_app.snapshots import load_snapshot
 
 ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
 LABELS = ("cat", "dog", "elk", "owl", "yak")
@@ -27,8 +28,8 @@ SLOWLY = {"clients_per_round": 1, "keep_contributions": True}
 
 @pytest.fixture(autouse=True)
 def _save_after_every_reply(monkeypatch):
-    monkeypatch.setattr("fed3r_app.server.closed_form._SNAPSHOT_SECONDS", 0.0)
-    monkeypatch.setattr("fed3r_app.server.closed_form._SNAPSHOT_SHARE", 1e9)
+    monkeypatch.setattr("fed3r_app.server.statistics_phase._SNAPSHOT_SECONDS", 0.0)
+    monkeypatch.setattr("fed3r_app.server.statistics_phase._SNAPSHOT_SHARE", 1e9)
 
 
 def dies_at(moment, folder, action):
@@ -146,8 +147,8 @@ def fill_disk(monkeypatch, name):
             raise OSError(28, "No space left on device", str(path))
         write(path, data)
 
-    write = snapshots.write_atomically
-    monkeypatch.setattr(snapshots, "write_atomically", full)
+    write = tensors.write_atomically
+    monkeypatch.setattr(tensors, "write_atomically", full)
 
 
 @pytest.mark.parametrize("name", ["statistics", "clinic-c", "model"])
@@ -165,7 +166,7 @@ def test_a_full_disk_ends_in_a_sentence_and_nothing_is_lost(
 
 
 def test_a_disk_that_is_full_for_a_while_only_costs_a_warning(federation, monkeypatch):
-    write, left = snapshots.write_atomically, [2]
+    write, left = tensors.write_atomically, [2]
 
     def full_twice(path, data):
         if path.name.startswith("statistics") and left[0]:
@@ -173,7 +174,7 @@ def test_a_disk_that_is_full_for_a_while_only_costs_a_warning(federation, monkey
             raise OSError(28, "No space left on device", str(path))
         write(path, data)
 
-    monkeypatch.setattr(snapshots, "write_atomically", full_twice)
+    monkeypatch.setattr(tensors, "write_atomically", full_twice)
     assert_is_run_of(federation, begin_or_go_on(federation), ALL)
     assert not left[0]
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fed3r_app.run_errors import RunError
+from fed3r_app.errors import RunError
 
 PARTS = {
     "clinic-x": {"train": ("cat", "cat", "dog"), "test": ("dog",) * 9},

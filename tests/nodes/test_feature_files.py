@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from fed3r_app.backbones import load_backbone
 from fed3r_app.data import load_local
 from fed3r_app.data.images import OwnImages
-from fed3r_app.feature_files import FeatureFiles
-from fed3r_app.features import cached_features, extract_features
+from fed3r_app.features.backbone import load_backbone
+from fed3r_app.features.cache import FeatureFiles
+from fed3r_app.features.extraction import cached_features, extract_features
 
 DIM = 16
 

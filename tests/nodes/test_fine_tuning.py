@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fed3r_app.run_errors import RunError
+from fed3r_app.errors import RunError
 
 LABELS = "cat,dog,elk,owl,yak"
 LP = {"finetune": "lp", "lr": 0.01, "labels": LABELS, "max_retries": 0}

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from fed3r_app.cli import main as fed3r
-from fed3r_app.contributions import contribution_path, save_contribution
-from fed3r_app.ledger import Ledger
-from fed3r_app.saved_model import load_model, save_model
+from fed3r_app.runs.contributions import contribution_path, save_contribution
+from fed3r_app.runs.ledger import Ledger
+from fed3r_app.runs.model_file import load_model, save_model
+from fed3r_app.runs.snapshots import load_snapshot, save_snapshot
 from fed3r_app.server_app import RunError
-from fed3r_app.snapshots import load_snapshot, save_snapshot
 from fed3r_app.wire import pack_statistics
 
 ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")

@@ -3,7 +3,7 @@
 import pytest
 
 from fed3r_app.cli import main as fed3r
-from fed3r_app.run_errors import RunError
+from fed3r_app.errors import RunError
 
 LABELS = ("cat", "dog", "elk", "owl", "yak")
 

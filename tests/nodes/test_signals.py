@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from fed3r_app.core import RunningSum
-from fed3r_app.run_state import RunState
+from fed3r_app.runs.state import RunState
 
 ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
 LABELS = ["cat", "dog", "elk", "owl", "yak"]

@@ -1,0 +1,158 @@
+"""What clients reply to each message: statistics, training, evaluations, secagg."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.clientapp import ClientApp
+
+from clients import bridge
+from clients.node import Node, NodeData
+from clients.secagg_client import integer_vector, make_secure_client
+from clients.statistics_client import StatisticsClient
+from clients.training_node import TrainingNode
+from fed3r_app.config import SECAGG
+from fed3r_app.core import FeatureMap
+from fed3r_app.privacy.gaussian import check_feature_map
+from fed3r_app.wire import (
+    BACKBONE,
+    ON_TEST_IMAGES,
+    add_digest,
+    keep_names,
+    name_arrays,
+    pack_hello,
+    pack_losses,
+    read_feature_map,
+    read_labels,
+    read_temperatures,
+    unpack_arrays,
+    unpack_classifier,
+)
+
+app = ClientApp()
+
+
+@app.query("hello")
+@bridge.reply_with_errors
+def hello(message: Message, context: Context) -> Message:
+    """Say who this client is, with the sums of its features."""
+    node = Node(context)
+    moments = _statistics_client(node, FeatureMap(node.backbone.dim)).moments()
+    return Message(pack_hello(replace(node.hello(), moments=moments)), reply_to=message)
+
+
+@app.train("statistics")
+@bridge.reply_with_errors
+def statistics(message: Message, context: Context) -> Message:
+    """Reply with the statistics of this client's images, and what they are made of.
+
+    Arrays that come with the question are a fine-tuned backbone.
+    """
+    node = Node(context, unpack_arrays(_arrays(message)), _labels(message))
+    feature_map = read_feature_map(_config(message))
+    client = _statistics_client(node, feature_map)
+    reply = bridge.fit(client, message, name_arrays)
+    add_digest(reply.content, node.contribution_digest(feature_map))
+    return reply
+
+
+@app.evaluate("statistics")
+@bridge.reply_with_errors
+def evaluate(message: Message, context: Context) -> Message:
+    """Reply with what the given classifier gets right on this client's images.
+
+    On its test images where the question says so. A record of a fine-tuned backbone
+    may stand beside the classifier.
+    """
+    tuned = unpack_arrays(message.content.array_records.get(BACKBONE, ArrayRecord()))
+    node = Node(context, tuned, _labels(message))
+    test = bool(_config(message).get(ON_TEST_IMAGES, False))
+    feature_map = read_feature_map(_config(message))
+    return bridge.evaluate(_statistics_client(node, feature_map, test=test), message)
+
+
+@app.query("temperature")
+@bridge.reply_with_errors
+def temperature(message: Message, context: Context) -> Message:
+    """Reply with the loss of a classifier at each of some temperatures."""
+    node = Node(context, labels=_labels(message))
+    client = _statistics_client(node, read_feature_map(_config(message)))
+    W, _ = unpack_classifier(_arrays(message).to_numpy_ndarrays())
+    losses = client.losses(W, read_temperatures(_config(message)))
+    return Message(pack_losses(losses), reply_to=message)
+
+
+@app.train()
+@bridge.reply_with_errors
+def train(message: Message, context: Context) -> Message:
+    """Reply with the arrays trained on this client's images."""
+    _check_in_the_clear(NodeData(context))
+    node = TrainingNode(context, message.content)
+    reply = bridge.fit(node.client, message, partial(keep_names, _arrays(message)))
+    node.complete(reply.content)
+    return reply
+
+
+@app.query("keys")
+@bridge.reply_with_errors
+def keys(message: Message, context: Context) -> Message:
+    """Secure aggregation 1: reply with fresh public keys."""
+    client = make_secure_client(NodeData(context), context)
+    return Message(client.keys(message.content), reply_to=message)
+
+
+@app.query("share")
+@bridge.reply_with_errors
+def share(message: Message, context: Context) -> Message:
+    """Secure aggregation 2: reply with sealed shares of the secret keys."""
+    client = make_secure_client(NodeData(context), context)
+    return Message(client.share(message.content), reply_to=message)
+
+
+@app.query("masked")
+@bridge.reply_with_errors
+def masked(message: Message, context: Context) -> Message:
+    """Secure aggregation 3: reply with the statistics under their masks."""
+    node = Node(context, labels=_labels(message))
+    client = make_secure_client(node, context)
+    make_vector = partial(integer_vector, node, read_feature_map(_config(message)))
+    return Message(client.masked(message.content, make_vector), reply_to=message)
+
+
+@app.query("unmask")
+@bridge.reply_with_errors
+def unmask(message: Message, context: Context) -> Message:
+    """Secure aggregation 4: reply with the shares that unmask the group's sum."""
+    client = make_secure_client(NodeData(context), context)
+    return Message(client.unmask(message.content), reply_to=message)
+
+
+def _check_in_the_clear(node: NodeData) -> None:
+    """Raise if what the node would send must not be seen by itself."""
+    if node.config.privacy == SECAGG:
+        raise ValueError(
+            f"privacy = {SECAGG!r}: nothing of a single client travels in the clear."
+        )
+
+
+def _statistics_client(
+    node: Node, feature_map: FeatureMap, *, test: bool = False
+) -> StatisticsClient:
+    _check_in_the_clear(node)
+    check_feature_map(node.config.dp_epsilon, feature_map)
+    upload, dtype = node.config.upload, node.config.upload_dtype
+    return StatisticsClient(node.local_data(test=test), feature_map, upload, dtype)
+
+
+def _labels(message: Message) -> tuple[str, ...] | None:
+    return read_labels(_config(message))
+
+
+def _config(message: Message) -> ConfigRecord:
+    return message.content.config_records["config"]
+
+
+def _arrays(message: Message) -> ArrayRecord:
+    return message.content.array_records["arrays"]

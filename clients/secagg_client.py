@@ -1,0 +1,136 @@
+"""A client's side of secure aggregation, between Flower's messages."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from numpy.typing import NDArray
+
+from clients.node import Node, NodeData
+from fed3r_app.config import SECAGG
+from fed3r_app.core import FeatureMap
+from fed3r_app.features.cache import cache_dir
+from fed3r_app.privacy.gaussian import PrivacyBudget, check_feature_map
+from fed3r_app.privacy.release import add_noise_share
+from fed3r_app.privacy.secagg import (
+    AnsweredMark,
+    FeatureGrid,
+    IntegerStatistics,
+    Member,
+    group_threshold,
+)
+from fed3r_app.wire import secagg as records
+
+# The member's threshold -> its vector of integers, noise included where wanted.
+MakeVector = Callable[[int], NDArray[np.uint64]]
+
+
+class SecureClient:
+    """Answers the four questions; secrets live in ``state`` from one to the next.
+
+    Parameters
+    ----------
+    state : RecordDict
+        The node's own state, which never travels. A new attempt replaces the secrets
+        of the one before, and the last answer deletes them.
+    mark : AnsweredMark
+        Whether this client has answered the last question in this run.
+    threshold_share : float
+        ``secagg-threshold``.
+    """
+
+    def __init__(
+        self, state: RecordDict, mark: AnsweredMark, threshold_share: float
+    ) -> None:
+        self._state = state
+        self._mark = mark
+        self._threshold_share = threshold_share
+
+    def keys(self, content: RecordDict) -> RecordDict:
+        """Begin an attempt: return fresh public keys."""
+        self._forget()
+        self._mark.check()
+        member = Member(records.read_attempt(content))
+        self._keep(member)
+        return records.pack_keys(member.public_keys())
+
+    def share(self, content: RecordDict) -> RecordDict:
+        """Return this client's secrets in sealed shares."""
+        member = self._member(content)
+        index, keys, threshold = records.read_group(content)
+        least = group_threshold(len(keys), self._threshold_share)
+        if threshold < least:
+            raise ValueError(
+                f"The threshold of {len(keys)} members must be >= {least}, got "
+                f"{threshold}."
+            )
+        sealed = member.share(index, keys, threshold)
+        self._keep(member)
+        return records.pack_sealed(sealed)
+
+    def masked(self, content: RecordDict, make_vector: MakeVector) -> RecordDict:
+        """Return this client's vector under its masks."""
+        member = self._member(content)
+        vector = make_vector(member.threshold)
+        masked = member.mask(vector, records.read_sealed(content))
+        self._keep(member)
+        return records.pack_masked(masked)
+
+    def unmask(self, content: RecordDict) -> RecordDict:
+        """Return the shares that unmask a sum; once in a run."""
+        answer = self._member(content).answer(records.read_survivors(content))
+        self._mark.set()  # before it is given away
+        self._forget()
+        return records.pack_answer(answer)
+
+    def _member(self, content: RecordDict) -> Member:
+        self._mark.check()
+        record = self._state.config_records.get(records.SECAGG)
+        if record is None or record["attempt"] != records.read_attempt(content):
+            raise ValueError(
+                "this client knows nothing of the attempt: was it restarted?"
+            )
+        return records.read_member(record)
+
+    def _keep(self, member: Member) -> None:
+        self._state[records.SECAGG] = records.pack_member(member)
+
+    def _forget(self) -> None:
+        if records.SECAGG in self._state:
+            del self._state[records.SECAGG]
+
+
+def make_secure_client(node: NodeData, context: Context) -> SecureClient:
+    """Return the node's side of secure aggregation in this run."""
+    if node.config.privacy != SECAGG:
+        raise ValueError(f"privacy must be {SECAGG!r}, got {node.config.privacy!r}.")
+    mark = AnsweredMark(cache_dir() / SECAGG, context.run_id, node.client_id)
+    return SecureClient(context.state, mark, node.config.secagg_threshold)
+
+
+def integer_vector(
+    node: Node, feature_map: FeatureMap, threshold: int
+) -> NDArray[np.uint64]:
+    """Return the statistics of the node's images as integers modulo 2^64.
+
+    In a group of which ``threshold`` members at least end up in the sum.
+    """
+    config, data = node.config, node.local_data()
+    check_feature_map(config.dp_epsilon, feature_map)
+    largest = config.secagg_max_feature
+    grid = FeatureGrid.choose(
+        feature_map,
+        node.backbone.feature_range,
+        None if largest == "auto" else largest,
+        config.secagg_max_samples,
+    )
+    chunks = data.chunks(feature_map)
+    integers = IntegerStatistics.of(chunks, data.num_classes, grid)
+    if config.dp_epsilon:
+        budget = PrivacyBudget(config.dp_epsilon, config.dp_delta)
+        share = budget.shared_sigma() / math.sqrt(threshold)
+        integers = add_noise_share(integers, share, grid.bits)
+    return integers.vector()

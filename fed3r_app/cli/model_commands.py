@@ -1,0 +1,145 @@
+"""`fed3r show` and `fed3r predict`: look at a run, classify images with its model."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
+from fed3r_app.runs.report import summary_table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fed3r_app.features.backbone import Backbone
+    from fed3r_app.runs.model_file import SavedModel
+
+NAMES = ("show", "predict")
+
+
+def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the commands to the parser of ``fed3r``."""
+    _add_show(commands)
+    _add_predict(commands)
+
+
+def call(options: argparse.Namespace) -> int:
+    """Run the command that was asked for; return its exit code."""
+    if options.command == "show":
+        return show(options.run_dir)
+    return predict(options.run_dir, options.images, options.top)
+
+
+def show(run_dir: Path | None) -> int:
+    """Print the summary of a run, the latest by default, and where its picture is."""
+    run = RunDirectory((run_dir or output_directory() / LATEST).resolve())
+    print(summary_table(run.read_summary()))
+    print(f"\nRun      {run.path}")
+    if run.curves_path.is_file():
+        print(f"Picture  {run.curves_path}")
+    return 0
+
+
+def predict(run_dir: Path, images: Sequence[Path], top: int) -> int:
+    """Print the best classes of each image; one that can't be read is passed over."""
+    # torch takes seconds to import: `fed3r show` does without it.
+    from fed3r_app.runs.model_file import load_model, saved_backbone
+
+    model = load_model(_model_path(run_dir))
+    backbone = saved_backbone(model)
+    failed = 0
+    for path in images:
+        try:
+            scores = model.scores(_features(backbone, path))[0]
+        except (OSError, ValueError) as error:
+            failed = fail(error)
+        else:
+            print(f"{path}: {_best(model, scores, top)}", flush=True)
+    return failed
+
+
+def _model_path(run_dir: Path) -> Path:
+    """Return where the model of a run is, if it is there."""
+    path = RunDirectory(run_dir).model_path
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"{run_dir} must be the folder of a finished run, got no {path.name} there."
+        )
+    return path
+
+
+def _features(backbone: Backbone, path: Path) -> Tensor:
+    """Return the features (1, d) of the image in a file."""
+    import numpy as np
+
+    from fed3r_app.data.images import FileImages
+    from fed3r_app.features.backbone import resolve_device
+    from fed3r_app.features.extraction import extract_features
+
+    if not path.is_file():
+        raise FileNotFoundError(f"{path} must be an image file, got no file there.")
+    image = FileImages(Path(), [str(path)], [0])
+    device = resolve_device("auto")
+    return extract_features(backbone, image, np.array([0]), device=device)
+
+
+def _best(model: SavedModel, scores: Tensor, top: int) -> str:
+    """Return the classes with the highest of the scores (C,), best first."""
+    number = min(top, int(model.present.sum()))
+    values, classes = scores.topk(number)
+    return ", ".join(
+        f"{model.class_names[label]} ({value:.3f})"
+        for value, label in zip(values.tolist(), classes.tolist(), strict=True)
+    )
+
+
+def fail(error: Exception) -> int:
+    """Print an error on one line, and return the exit code for it."""
+    print(f"fed3r: {' '.join(str(error).split())}", file=sys.stderr)
+    return 1
+
+
+def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "show",
+        help="print the outcome of a run",
+        description="Print the outcome of a run and where its picture is.",
+    )
+    command.add_argument(
+        "run_dir",
+        metavar="RUN_DIR",
+        type=Path,
+        nargs="?",
+        help="folder of the run (default: latest in $FED3R_OUTPUT_DIR, else results/)",
+    )
+
+
+def _add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "predict",
+        help="classify images with the model of a run",
+        description="Print a line for each image: its best classes with their scores.",
+    )
+    command.add_argument(
+        "run_dir", metavar="RUN_DIR", type=Path, help="folder of a finished run"
+    )
+    command.add_argument(
+        "images", metavar="IMAGE", type=Path, nargs="+", help="image files"
+    )
+    command.add_argument(
+        "--top",
+        metavar="K",
+        type=_positive,
+        default=3,
+        help="classes to print for each image (default: 3)",
+    )
+
+
+def _positive(text: str) -> int:
+    """Return the number in an option that must be at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
+    return int(text)

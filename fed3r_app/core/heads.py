@@ -1,0 +1,130 @@
+"""Classifiers in closed form: ridge regression and class means.
+
+Predictions of a linear classifier, with classes nobody has left out.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from fed3r_app.core.statistics import RidgeStatistics
+
+
+def solve_ridge(
+    stats: RidgeStatistics,
+    lam: float,
+    normalize: bool = True,
+    intercept: bool = False,
+) -> Tensor:
+    """Return the ridge weights W minimising ||ZW - Y||^2 + lam ||W||^2.
+
+    Parameters
+    ----------
+    stats : RidgeStatistics
+        Aggregated statistics, A of shape (d, d) and b of shape (d, C).
+    lam : float
+        Ridge penalty, lam > 0.
+    normalize : bool
+        Divide each column by its norm, W_c <- W_c / ||W_c||: classes with few
+        samples then compete on equal terms.
+    intercept : bool
+        The last feature is a column of ones: it is divided by the norm too, but
+        does not count in it.
+
+    Returns
+    -------
+    Tensor of shape (d, C)
+        W = (A + lam I)^-1 b. A class without samples keeps a zero column.
+    """
+    if not (lam > 0 and math.isfinite(lam)):  # also refuses NaN
+        raise ValueError(f"ridge-lambda must be > 0 and finite, got {lam!r}.")
+    _check_not_empty(stats)
+    W = torch.cholesky_solve(stats.b, _cholesky(stats.A, lam))
+    if normalize:
+        W = _divide_columns(W, (W[:-1] if intercept else W).norm(dim=0), stats)
+    return W
+
+
+def class_means(stats: RidgeStatistics) -> Tensor:
+    """Return the class means b_c / n_c, each divided by its norm, shape (d, C).
+
+    This is FedNCM, the nearest-class-mean baseline; a class without samples keeps a
+    zero column.
+    """
+    _check_not_empty(stats)
+    # The norm makes the division by n_c superfluous: the direction is that of b_c.
+    return _divide_columns(stats.b, stats.b.norm(dim=0), stats)
+
+
+def _check_not_empty(stats: RidgeStatistics) -> None:
+    if stats.n == 0:
+        raise ValueError("There are no samples in the statistics: nothing to solve.")
+
+
+def _cholesky(A: Tensor, lam: float) -> Tensor:
+    """Return L with LL' = A + lam I, or with a little more on the diagonal."""
+    # A + lam I is symmetric positive definite because lam > 0, so Cholesky applies,
+    # unless lam is below the rounding errors of A.
+    scale = A.diagonal().abs().mean().item()
+    for jitter in (0.0, *(scale * 10.0**power for power in range(-14, -6))):
+        shifted = A.clone()
+        shifted.diagonal().add_(lam + jitter)
+        failed = torch.empty((), dtype=torch.int32, device=A.device)
+        # In place, which LAPACK's order of columns allows: a second copy of A would
+        # take 800 MB at d = 10,000. The matrix is its own transpose.
+        L = shifted.mT
+        torch.linalg.cholesky_ex(L, out=(L, failed))
+        if not int(failed):
+            break
+    else:
+        raise ValueError(
+            f"A + lam I is not positive definite with ridge-lambda = {lam:.3g}, even "
+            f"with {jitter:.3g} more. Are the statistics damaged?"
+        )
+    if jitter:
+        warnings.warn(
+            f"ridge-lambda = {lam:.3g} is lost in rounding; {jitter:.3g} was added to "
+            "the diagonal. Use a larger ridge-lambda.",
+            stacklevel=3,
+        )
+    return L
+
+
+def _divide_columns(W: Tensor, norms: Tensor, stats: RidgeStatistics) -> Tensor:
+    """Return W with each column divided by its norm, zero columns left alone."""
+    zero = (norms == 0) & (stats.counts > 0)
+    if bool(zero.any()):
+        warnings.warn(
+            f"{int(zero.sum())} classes with samples have weights of norm 0 and can't "
+            f"be normalised: {zero.nonzero().flatten().tolist()[:10]}.",
+            stacklevel=3,
+        )
+    return W / torch.where(norms > 0, norms, torch.ones_like(norms))
+
+
+def predict(Z: Tensor, W: Tensor, present: Tensor) -> Tensor:
+    """Return the predicted classes (n,): the argmax of ZW over the classes present.
+
+    Parameters
+    ----------
+    Z : Tensor of shape (n, d)
+        Features.
+    W : Tensor of shape (d, C)
+        Classifier.
+    present : Tensor of shape (C,), bool
+        Classes with training samples. The others have zero columns, whose score 0
+        could win against negative ones.
+    """
+    if not bool(present.any()):
+        raise ValueError("A classifier needs at least one class with samples, got 0.")
+    scores = Z.to(W.dtype) @ W
+    return scores.masked_fill(~present, -torch.inf).argmax(dim=1)
+
+
+def count_correct(Z: Tensor, y: Tensor, W: Tensor, present: Tensor) -> int:
+    """Return how many of the labels y (n,) the classifier predicts."""
+    return int((predict(Z, W, present) == y).sum())

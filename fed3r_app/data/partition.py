@@ -1,0 +1,160 @@
+"""Who gets which rows: splits of the training rows over simulated clients."""
+
+import math
+from collections.abc import Iterable
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fed3r_app.data.images import DataSet
+
+Rows = tuple[NDArray[np.int64], ...]
+
+
+SCHEMES = ("iid", "dirichlet", "by-class", "natural")
+
+
+def split_rows(
+    dataset: DataSet, scheme: str, num_clients: int, alpha: float, seed: int
+) -> Rows:
+    """Return the sorted training rows of each client; every row has one client.
+
+    Clients may be empty. The result is kept for the next call with the same
+    arguments, and its arrays are read-only.
+
+    Parameters
+    ----------
+    dataset : DataSet
+    scheme : str
+        `partition` of the run config. "iid": a random split into equal parts.
+        "dirichlet": each class is shared out in proportions drawn from
+        Dirichlet(alpha). "by-class": one class per client, which is what alpha = 0
+        means; with fewer clients than classes, whole classes are dealt over them.
+        "natural": as the data set comes.
+    num_clients : int
+        Number K of clients, `num-supernodes` in simulation.
+    alpha : float
+        Concentration, alpha >= 0; only "dirichlet" reads it.
+    seed : int
+        Seed of the draw; "natural" does not draw.
+
+    Returns
+    -------
+    tuple of K arrays of int64
+    """
+    if scheme not in SCHEMES:
+        raise ValueError(
+            f"partition must be one of {', '.join(SCHEMES)}, got {scheme!r}."
+        )
+    if num_clients < 1:
+        raise ValueError(f"num-supernodes must be >= 1, got {num_clients}.")
+    if seed < 0:
+        raise ValueError(f"seed must be >= 0, got {seed}.")
+    if scheme == "dirichlet" and alpha == 0:
+        scheme = "by-class"
+    # Only "dirichlet" may tell one alpha from another: the others share a cache entry.
+    return _split_once(
+        dataset, scheme, num_clients, alpha if scheme == "dirichlet" else 0.0, seed
+    )
+
+
+# A DataSet is hashed by identity, so looking up a split costs next to nothing.
+@lru_cache(maxsize=16)
+def _split_once(
+    dataset: DataSet, scheme: str, num_clients: int, alpha: float, seed: int
+) -> Rows:
+    """Return a split that is kept for the next call."""
+    labels = dataset.train.labels
+    if scheme == "natural":
+        return _natural(dataset, num_clients)
+    if scheme == "dirichlet":
+        return _sorted_rows(_dirichlet(labels, num_clients, alpha, seed))
+    if scheme == "by-class":
+        return _sorted_rows(_by_class(labels, num_clients, seed))
+    return _sorted_rows(_iid(len(labels), num_clients, seed))
+
+
+def _sorted_rows(parts: Iterable[NDArray[np.int64]]) -> Rows:
+    """Return each part sorted and read-only."""
+    rows = tuple(np.sort(part) for part in parts)
+    for part in rows:
+        part.setflags(write=False)
+    return rows
+
+
+def _iid(num_rows: int, num_clients: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return random parts whose sizes differ by at most one."""
+    return np.array_split(
+        np.random.default_rng(seed).permutation(num_rows), num_clients
+    )
+
+
+def _dirichlet(
+    labels: NDArray[np.int64], num_clients: int, alpha: float, seed: int
+) -> list[NDArray[np.int64]]:
+    """Return the parts that Flower Datasets' Dirichlet partitioner makes."""
+    # The draw sums K gamma(alpha) variables, which must not overflow either.
+    if not (alpha > 0 and math.isfinite(alpha * num_clients)):
+        raise ValueError(
+            f"alpha must be >= 0 and finite, got {alpha!r}. With 0 every client has "
+            "one class."
+        )
+    if num_clients > len(labels):
+        raise ValueError(
+            f"num-supernodes must be <= {len(labels)}, the number of training images, "
+            f'when partition = "dirichlet", got {num_clients}.'
+        )
+    from datasets import Dataset
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    partitioner = DirichletPartitioner(
+        num_partitions=num_clients,
+        partition_by="label",
+        alpha=float(alpha),
+        min_partition_size=0,
+        shuffle=False,
+        seed=seed,
+    )
+    partitioner.dataset = Dataset.from_dict(
+        {"label": labels, "row": np.arange(len(labels))}
+    )
+    # [:] reads a part at once; its column alone would be read row by row.
+    return [
+        np.array(partitioner.load_partition(client)[:]["row"], dtype=np.int64)
+        for client in range(num_clients)
+    ]
+
+
+def _by_class(
+    labels: NDArray[np.int64], num_clients: int, seed: int
+) -> list[NDArray[np.int64]]:
+    """Return parts of one class each, or of whole classes where clients are few."""
+    rng = np.random.default_rng(seed)
+    classes = rng.permutation(np.unique(labels))
+    parts: list[list[NDArray[np.int64]]] = [[] for _ in range(num_clients)]
+    for place, label in enumerate(classes):
+        # K >= C: clients place, place + C, place + 2C … share the class.
+        # K < C: the step C leads past K at once, and one client has it all.
+        owners = range(place % num_clients, num_clients, len(classes))
+        rows = rng.permutation(np.flatnonzero(labels == label))
+        for owner, part in zip(owners, np.array_split(rows, len(owners)), strict=True):
+            parts[owner].append(part)
+    empty = np.empty(0, dtype=np.int64)
+    return [np.concatenate([empty, *part]) for part in parts]
+
+
+def _natural(dataset: DataSet, num_clients: int) -> Rows:
+    """Return the split that the data set comes with."""
+    if dataset.clients is None:
+        raise ValueError(
+            f"partition must be one of {', '.join(SCHEMES[:-1])} when "
+            f"dataset = {dataset.name!r}, which has no natural clients, got 'natural'."
+        )
+    count = len(dataset.clients)
+    if num_clients != count:
+        raise ValueError(
+            f"{dataset.name} has {count} natural clients, got num-supernodes = "
+            f"{num_clients}. Start with --federation-config num-supernodes={count}."
+        )
+    return dataset.clients

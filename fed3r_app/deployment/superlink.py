@@ -1,0 +1,294 @@
+"""A SuperLink that runs elsewhere: is it there, let nodes in, start a run on it.
+
+Flower's own commands do the work. What they leave open is said here: why there is no
+connection, in one sentence, and whether a run completed, in an exit code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fed3r_app.errors import RunError
+
+if TYPE_CHECKING:
+    from flwr.supercore.control.control_http_client import ControlHttpClient
+
+COMPLETED = "finished:completed"
+_CONNECTION = "fed3r"
+_TIMEOUT_SECONDS = 10.0
+_HOSTNAME_MISMATCH, _IP_MISMATCH, _EXPIRED = 62, 64, 10  # of OpenSSL's verification
+
+
+@dataclass(frozen=True)
+class SuperLink:
+    """Where a SuperLink is, and how to know it.
+
+    Parameters
+    ----------
+    address : str
+        HOST:PORT.
+    root_certificates : Path or None
+        The authority that signed its certificate; None: it runs without TLS.
+    """
+
+    address: str
+    root_certificates: Path | None = None
+
+    def __post_init__(self) -> None:
+        host, _, port = self.address.rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ValueError(
+                f"The SuperLink's address must be HOST:PORT, got {self.address!r}."
+            )
+
+    @property
+    def host(self) -> str:
+        """Its name or address."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """Its port."""
+        return int(self.address.rpartition(":")[2])
+
+    def check(self) -> None:
+        """Raise an OSError whose sentence says why there is no connection, if so."""
+        tls = self._tls()
+        try:
+            self._ask_for_health(tls)
+        except socket.gaierror as error:
+            reason = f"the host is not known ({error.strerror})."
+            raise self._unreachable(reason) from error
+        except ConnectionRefusedError as error:
+            raise self._unreachable("nobody listens there. Is it started?") from error
+        except ssl.SSLCertVerificationError as error:
+            raise self._unreachable(self._distrust(error)) from error
+        except ssl.SSLError as error:
+            raise self._unreachable(
+                "it does not speak TLS. Was it started with --insecure?"
+            ) from error
+        except (OSError, HTTPException) as error:
+            if tls is None and self._speaks_tls():
+                reason = "it speaks TLS only. Give --root-certificates ca.crt."
+            else:
+                reason = f"{error or type(error).__name__}."
+            raise self._unreachable(reason) from error
+
+    def status(self, **which: int) -> str:
+        """Return the status of a run, such as ``finished:completed``.
+
+        Parameters
+        ----------
+        **which : int
+            ``run_id``, or ``limit=1`` for the last run.
+        """
+        # Not with `flwr ls`, which takes seconds to start.
+        from flwr.proto.control_pb2 import ListRunsRequest
+
+        with self._control() as control:
+            runs = control.ListRuns(ListRunsRequest(**which)).run_dict.values()
+        for run in runs:
+            return f"{run.status.status}:{run.status.sub_status}"
+        asked = f"run {which['run_id']}" if "run_id" in which else "a run"
+        raise RunError(f"The SuperLink at {self.address} must know {asked}, got none.")
+
+    def write_config(self, home: Path) -> None:
+        """Write the config of Flower's command line, with this SuperLink as default."""
+        certificate = self.root_certificates
+        security = (
+            f'root-certificates = "{certificate.absolute()}"'
+            if certificate
+            else "insecure = true"
+        )
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n'
+            f'address = "{self.address}"\n{security}\n'
+        )
+
+    def run(self, app: Path, run_config: Sequence[str]) -> None:
+        """Run an app with live output; raise a RunError unless it completes."""
+        self.check()
+        run = self.start(app, run_config)
+        status = self.follow(run)
+        if status != COMPLETED:
+            raise RunError(f"Run {run} did not complete: {status}; see above.")
+
+    def start(self, app: Path, run_config: Sequence[str]) -> int:
+        """Return the id of a run that was started.
+
+        Parameters
+        ----------
+        app : Path
+            The app's folder.
+        run_config : Sequence[str]
+            Settings as ``flwr run`` takes them: ``key=value key2="text"``.
+        """
+        if not (app / "pyproject.toml").is_file():
+            raise FileNotFoundError(
+                f"--app must be the app's folder, got {app} without pyproject.toml."
+            )
+        options = [word for each in run_config for word in ("--run-config", each)]
+        command = ["flwr", "run", str(app), *options, "--format", "json"]
+        with self._flower_home() as environment:
+            done = subprocess.run(
+                command, env=environment, check=False, stdout=subprocess.PIPE, text=True
+            )
+        # The command ends well also where there is an error, and says so inside.
+        answer = json.loads("".join(done.stdout.partition("{")[1:]) or "{}")
+        if done.returncode or not answer.get("success"):
+            reason = answer.get("error-message", done.stdout)
+            raise RunError(f"The run was not started: {' '.join(reason.split())}")
+        return int(answer["run-id"])
+
+    def follow(self, run: int) -> str:
+        """Show the log of a run to its end; return its last status."""
+        command = ["flwr", "log", str(run), "--stream"]
+        while True:
+            with self._flower_home() as environment:
+                subprocess.run(command, env=environment, check=False)
+            try:
+                self.check()
+                status = self.status(run_id=run)
+            except OSError as error:
+                raise RunError(
+                    f"{error} Run {run} goes on once it is back: flwr log {run}."
+                ) from error
+            if status.startswith("finished"):
+                return status
+            time.sleep(1.0)
+
+    def register(self, public_key: Path) -> bool:
+        """Let the node with that key connect; return False if it was let in before."""
+        if not public_key.is_file():
+            raise FileNotFoundError(
+                f"{public_key} must be a node's public key, got no file there."
+            )
+        command = ["flwr", "supernode", "register", str(public_key)]
+        with self._flower_home() as environment:
+            done = subprocess.run(
+                [*command, "--name", public_key.stem],
+                env=environment,
+                check=False,
+                capture_output=True,
+                text=True,
+            )
+        output = " ".join((done.stdout + done.stderr).replace("│", " ").split())
+        if done.returncode and "already in use" not in output:
+            raise RunError(f"{public_key} was not registered: {output}")
+        if done.returncode and self._was_unregistered(public_key):
+            raise RunError(
+                f"{public_key} must be a key that was never unregistered, got one that "
+                "was, and Flower never lets it in again. Make a new key for the node."
+            )
+        return done.returncode == 0
+
+    def _was_unregistered(self, public_key: Path) -> bool:
+        """Return whether the node with that key was taken out again."""
+        from cryptography.hazmat.primitives import serialization
+        from flwr.proto.control_pb2 import ListNodesRequest
+
+        key = serialization.load_ssh_public_key(public_key.read_bytes())
+        pem = key.public_bytes(  # as Flower keeps it
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+        with self._control() as control:
+            nodes = control.ListNodes(ListNodesRequest()).nodes_info
+        return any(n.public_key == pem and n.status == "unregistered" for n in nodes)
+
+    @contextmanager
+    def _control(self) -> Iterator[ControlHttpClient]:
+        """Yield a client of Flower's interface for people; raise OSErrors alone."""
+        import httpx
+        from flwr.supercore.control.control_http_client import ControlHttpClient
+        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+        certificate = self.root_certificates
+        client = ControlHttpClient.from_server_address(
+            self.address,
+            insecure=certificate is None,
+            root_certificates=certificate.read_bytes() if certificate else None,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        )
+        try:
+            yield client
+        except httpx.HTTPError as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise self._unreachable(f"{reason}.") from error
+        finally:
+            client.close()
+
+    @contextmanager
+    def _flower_home(self) -> Iterator[dict[str, str]]:
+        """Yield the environment of a call of Flower's command line."""
+        # The programs of this Python environment before those of any other.
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+        with tempfile.TemporaryDirectory() as home:
+            self.write_config(Path(home))
+            yield {**os.environ, "PATH": path, "FLWR_HOME": home}
+
+    def _tls(self) -> ssl.SSLContext | None:
+        if self.root_certificates is None:
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.root_certificates)
+        except OSError as error:  # ssl.SSLError is one, too
+            raise OSError(
+                "--root-certificates must be a file with a PEM certificate, got "
+                f"{self.root_certificates} ({error.strerror or error})."
+            ) from error
+
+    def _ask_for_health(self, tls: ssl.SSLContext | None) -> None:
+        connection = (
+            HTTPSConnection(self.host, self.port, timeout=_TIMEOUT_SECONDS, context=tls)
+            if tls
+            else HTTPConnection(self.host, self.port, timeout=_TIMEOUT_SECONDS)
+        )
+        try:
+            connection.request("GET", "/health")
+            status = connection.getresponse().status
+        finally:
+            connection.close()
+        if status != 200:
+            raise OSError(f"it answers, but not as a SuperLink (status {status})")
+
+    def _speaks_tls(self) -> bool:
+        anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+        try:
+            with socket.create_connection(
+                (self.host, self.port), _TIMEOUT_SECONDS
+            ) as plain:
+                anybody.wrap_socket(plain).close()
+        except OSError:
+            return False
+        return True
+
+    def _distrust(self, error: ssl.SSLCertVerificationError) -> str:
+        if error.verify_code in (_HOSTNAME_MISMATCH, _IP_MISMATCH):
+            return (
+                f"its certificate does not name {self.host}. Make one with --host "
+                f"{self.host}, or use a name it has."
+            )
+        if error.verify_code == _EXPIRED:
+            return "its certificate has expired. Make new ones."
+        return (
+            f"its certificate is not signed by {self.root_certificates} "
+            f"({error.verify_message}). Is that the ca.crt of this SuperLink?"
+        )
+
+    def _unreachable(self, reason: str) -> OSError:
+        return OSError(f"No connection to the SuperLink at {self.address}: {reason}")

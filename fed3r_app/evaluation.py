@@ -1,0 +1,141 @@
+"""The held-out images at the server: features once, then one product an evaluation.
+
+The images that the server has: a whole data set, or tests beside the nodes' own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fed3r_app.core import FeatureMap, count_correct
+from fed3r_app.data import LOCAL, DataSet, ImageSet, load_dataset, load_local
+from fed3r_app.data.label_space import LabelSpace
+from fed3r_app.features.backbone import Backbone
+from fed3r_app.features.cache import cache_dir
+from fed3r_app.features.extraction import cached_features
+from fed3r_app.progress import Progress
+
+_CHUNK = 4096
+
+
+class HeldOut:
+    """Held-out features and labels.
+
+    Parameters
+    ----------
+    features : Tensor of shape (n, d)
+        Backbone features.
+    labels : Tensor of shape (n,)
+        Their classes.
+    feature_map : FeatureMap
+        Applied once, here.
+    device : torch.device
+        Where the products are made.
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        feature_map: FeatureMap,
+        device: torch.device,
+    ) -> None:
+        # float32 holds backbone features exactly and halves the random ones; the
+        # products below are float64 again.
+        parts = [feature_map(part).float() for part in features.split(_CHUNK)]  # type: ignore[no-untyped-call]
+        self._features = torch.cat(parts).to(device)
+        self._labels = labels.to(device)
+        self._device = device
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def accuracy(self, W: Tensor, present: Tensor) -> float:
+        """Return the share of images whose class W (d, C) predicts."""
+        W, present = W.to(self._device), present.to(self._device)
+        correct = 0
+        for start in range(0, len(self), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            Z, y = self._features[part], self._labels[part]
+            correct += count_correct(Z, y, W, present)
+        return correct / len(self)
+
+
+@dataclass(frozen=True, eq=False)
+class ServerData:
+    """What the server can read.
+
+    Parameters
+    ----------
+    dataset : DataSet or None
+        The data set of the run, or the images at the server where those of the run are
+        the nodes' own; None where it has none.
+    is_local : bool
+        Whether the images of the run are the nodes' own.
+    """
+
+    dataset: DataSet | None
+    is_local: bool
+
+    @classmethod
+    def load(cls, name: str, data_path: str) -> ServerData:
+        """Return what there is for `dataset` and `data-path` of the run config."""
+        if name != LOCAL:
+            return cls(load_dataset(name, data_path), is_local=False)
+        return cls(load_local(data_path) if data_path else None, is_local=True)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The classes of the run; () where only the nodes know them."""
+        return () if self.is_local or not self.dataset else self.dataset.class_names
+
+    @property
+    def identity(self) -> str | None:
+        """The digest of the training images; None where they are the nodes' own."""
+        data = self.dataset
+        return None if self.is_local or data is None else data.train.identity
+
+    @property
+    def feature_dim(self) -> int | None:
+        """Number of features, where the data set has features and no images."""
+        return self.dataset.feature_dim if self.dataset else None
+
+    @property
+    def test_images(self) -> ImageSet | None:
+        """What the server evaluates on."""
+        data = self.dataset
+        if self.is_local and data:  # whatever lies at the server is for tests
+            return data.test or data.train
+        return data.test if data else None
+
+    def test_labels(self, class_names: tuple[str, ...]) -> Tensor:
+        """Return the numbers (n,) of the test images' classes among all."""
+        images, data = self.test_images, self.dataset
+        if images is None or data is None:
+            return torch.empty(0, dtype=torch.int64)
+        labels = images.labels
+        if self.is_local:
+            space = LabelSpace(class_names)
+            labels = space.numbers("The test images", data.class_names)[labels]
+        return torch.from_numpy(labels.copy())
+
+    def test_features(
+        self, backbone: Backbone, device: torch.device, dtype: str
+    ) -> Tensor | None:
+        """Return the features (n, d) of the test images, where there are any."""
+        test = self.test_images
+        if test is None:
+            return None
+        return cached_features(
+            backbone,
+            test,
+            np.arange(len(test)),
+            device=device,
+            dtype=dtype,
+            cache_dir=cache_dir(),
+            progress=Progress("test images"),
+        )

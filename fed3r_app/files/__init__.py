@@ -1,0 +1,108 @@
+"""Files that survive a crash: atomic writes, JSON lines, a lock, tensors.
+
+Nothing here knows what a run is, nor imports any other room. JSON lines are only
+appended to, and a line that a crash cut off is passed over.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def exclusive(file: Path, refusal: str) -> Iterator[None]:
+    """Hold the lock of a file; it ends with the process, however that ends.
+
+    Parameters
+    ----------
+    file : Path
+        Made if it is not there. Nothing is read from it or written to it.
+    refusal : str
+        The sentence of the OSError if another process holds the lock.
+    """
+    with file.open("ab") as opened:  # network file systems want it open for writing
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OSError(refusal) from error
+        yield
+
+
+def append_line(path: Path, values: Mapping[str, object]) -> None:
+    """Add a line to a file; it is in the file when this returns."""
+    line = json.dumps(plain(values), allow_nan=False) + "\n"
+    with path.open("ab+") as file:
+        _drop_torn_line(file)
+        file.write(line.encode())
+
+
+def read_lines(path: Path) -> list[dict[str, object]]:
+    """Return the objects in a file, without a last one that was cut off."""
+    if not path.exists():
+        return []
+    # Only a newline ends a line: names may hold other separators.
+    lines = path.read_text("utf-8", errors="replace").split("\n")
+    if not lines[-1]:
+        lines.pop()
+    parsed = [parse_object(line) for line in lines]
+    if parsed and parsed[-1] is None:
+        parsed.pop()
+    if None in parsed:
+        raise ValueError(
+            f"{path} line {parsed.index(None) + 1} must be a JSON object, got "
+            "something else. Is the file damaged?"
+        )
+    return [values for values in parsed if values is not None]
+
+
+def parse_object(text: str) -> dict[str, object] | None:
+    """Return the JSON object in a text, or None where there is none."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def plain(value: object) -> object:
+    """Return the value as JSON knows it: NaN and infinity as null, paths as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(each) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "item"):  # a scalar of NumPy or torch
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _drop_torn_line(file: BinaryIO) -> None:
+    """Cut what follows the last newline: the start of a line that was interrupted."""
+    kept = size = file.seek(0, os.SEEK_END)
+    while kept and (file.seek(kept - 1), file.read(1)) != (kept - 1, b"\n"):
+        kept -= 1
+    if kept < size:
+        file.truncate(kept)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is there whole or not at all, whatever happens meanwhile."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

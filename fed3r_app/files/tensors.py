@@ -1,0 +1,105 @@
+"""Tensors and what JSON says about them, in one file that is never half written.
+
+The format is safetensors, whose metadata carry JSON and a checksum of everything, so
+that damage is never taken for data. Statistics, models and checkpoints share it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from fed3r_app.files import write_atomically
+
+
+class DamagedFile(ValueError):
+    """A file that does not hold what was written to it."""
+
+
+class _OtherKind(ValueError):
+    """A whole file, but of another kind."""
+
+
+# What reading a file may raise that is not whole, or not one of ours.
+_UNREADABLE = (SafetensorError, ValueError, KeyError, TypeError, RuntimeError)
+
+
+def write_tensors(
+    path: Path, kind: str, tensors: Mapping[str, Tensor], about: Mapping[str, object]
+) -> None:
+    """Write tensors and what JSON can say about them to one file, atomically.
+
+    Parameters
+    ----------
+    path : Path
+        File to write or replace.
+    kind : str
+        What the file is and in which version; `read_tensors` wants the same.
+    tensors : mapping from str to Tensor
+        On any device.
+    about : mapping
+        Values that JSON can hold.
+    """
+    stored = {
+        name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
+    }
+    checksum = _checksum(kind, stored, about)
+    metadata = {"kind": kind, "about": json.dumps(about), "checksum": checksum}
+    write_atomically(path, safetensors.torch.save(stored, metadata))
+
+
+def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of a file of that kind, and what it says about them."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            _check_kind(path, kind, metadata.get("kind"))
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
+        about = json.loads(metadata["about"])
+        whole = _checksum(kind, tensors, about) == metadata["checksum"]
+    except OSError as error:
+        raise OSError(f"{path} can't be read: {error}.") from error
+    except _OtherKind:
+        raise
+    except _UNREADABLE as error:
+        raise DamagedFile(
+            f"{path} must hold the {kind}, got something else: {error}. Is the file "
+            "cut off or damaged?"
+        ) from error
+    if not whole:
+        raise DamagedFile(
+            f"{path} must hold the {kind} as they were written, got content that "
+            "does not fit its checksum. The file is damaged."
+        )
+    return tensors, about
+
+
+def _check_kind(path: Path, kind: str, found: str | None) -> None:
+    """Raise unless a file says that it is of a kind."""
+    if found != kind:
+        raise _OtherKind(
+            f"{path} must hold the {kind}, got a file that says {found!r}. Is it of "
+            "another release, or another file?"
+        )
+
+
+def _checksum(
+    kind: str, tensors: Mapping[str, Tensor], about: Mapping[str, object]
+) -> str:
+    """Return a digest of all that a file holds."""
+    shapes = [
+        (name, str(tensor.dtype), list(tensor.shape))
+        for name, tensor in sorted(tensors.items())
+    ]
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(json.dumps([kind, about, shapes], sort_keys=True).encode())
+    for _, tensor in sorted(tensors.items()):
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()

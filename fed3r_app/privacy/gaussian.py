@@ -1,0 +1,188 @@
+r"""One noisy release of the statistics: the Gaussian mechanism on (A, b, counts).
+
+Two data sets are neighbours if one has one sample more. With z its features, of norm
+B at most, and y its label, that sample adds zz' to A, z to column y of b, and 1 to
+count y. As a vector, A counts by its upper triangle with the entries off the diagonal
+times sqrt(2): its Euclidean norm is then the Frobenius norm, ||zz'||_F = ||z||^2. So
+the vector moves by
+
+    Delta = sqrt(||z||^4 + ||z||^2 + 1) <= sqrt(B^4 + B^2 + 1)
+
+and independent noise N(0, sigma^2) on each of its entries is the Gaussian mechanism.
+Back in A, an entry off the diagonal has noise of deviation sigma / sqrt(2): a symmetric
+Gaussian matrix whose spectral norm is close to sigma sqrt(2d), which is why that is the
+ridge penalty: what lies below it is noise, and it depends on no data.
+
+Floating-point sums of data and noise would give away last digits of the data. So A and
+b are first rounded to multiples of 2^-24, and the noise likewise: their sum is the
+Gaussian mechanism's output, rounded, and has no digits beyond. Rounding the data may
+move neighbours further apart; ``release_sensitivity`` has that in it.
+
+How much noise a privacy budget asks for, and where that noise comes from.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fed3r_app.core import FeatureMap
+from fed3r_app.core.statistics import (
+    RidgeStatistics,
+    mirror_upper,
+    put_upper,
+    trapezium_size,
+)
+
+# How many standard normal draws, float64 (size,).
+Normals = Callable[[int], Tensor]
+
+
+_UNIT = 2.0**-24
+# Every sample's features are brought to this norm, B.
+NORM = 1.0
+NEIGHBOURS = "add or remove one sample"
+_CHUNK = 2**20
+
+
+def sensitivity(norm: float) -> float:
+    """Return sqrt(B^4 + B^2 + 1): how far one sample of norm B moves (A, b, counts)."""
+    return math.sqrt(norm**4 + norm**2 + 1)
+
+
+def release_sensitivity(norm: float, d: int, num_classes: int) -> float:
+    """Return how far one sample moves what ``release`` adds noise to.
+
+    Rounding moves an entry of A or b by 2^-25 at most, times sqrt(2) off the diagonal,
+    on either side.
+    """
+    entries = trapezium_size(d, d) + d * num_classes
+    return sensitivity(norm) + _UNIT * math.sqrt(2 * entries)
+
+
+def release(stats: RidgeStatistics, sigma: float, normals: Normals) -> RidgeStatistics:
+    """Return the statistics with noise of deviation sigma, made valid again.
+
+    See ``add_noise`` for the parameters, and ``make_valid``.
+    """
+    return make_valid(add_noise(stats, sigma, normals))
+
+
+def add_noise(
+    stats: RidgeStatistics, sigma: float, normals: Normals
+) -> RidgeStatistics:
+    """Return the statistics with noise of deviation sigma in isometric coordinates.
+
+    Parameters
+    ----------
+    stats : RidgeStatistics
+        The exact sums, of features of norm B at most.
+    sigma : float
+        Deviation of the noise: a multiple of ``release_sensitivity``.
+    normals : callable
+        Source of independent standard normal numbers, which nobody can foresee.
+    """
+    d, num_classes = stats.d, stats.num_classes
+    triangle = normals(trapezium_size(d, d)).numpy()
+    noise = put_upper(triangle, d, d) * (sigma / math.sqrt(2))
+    noise.diagonal().mul_(math.sqrt(2))
+    A = _to_grid(stats.A.cpu()) + _to_grid(mirror_upper(noise))
+    noise = normals(d * num_classes).reshape(d, num_classes) * sigma
+    b = _to_grid(stats.b.cpu()) + _to_grid(noise)
+    # Counts are whole numbers as they are.
+    counts = stats.counts.cpu() + (normals(num_classes) * sigma).round().to(torch.int64)
+    return RidgeStatistics(A, b, counts).to(stats.A.device)
+
+
+def make_valid(noisy: RidgeStatistics) -> RidgeStatistics:
+    """Return noisy statistics with negative eigenvalues and counts set to 0.
+
+    That looks at noisy values only, and costs no privacy.
+    """
+    return RidgeStatistics(
+        clip_negative_eigenvalues(noisy.A), noisy.b, noisy.counts.clamp(min=0)
+    )
+
+
+def clip_negative_eigenvalues(A: Tensor) -> Tensor:
+    """Return the positive semidefinite matrix nearest to A (d, d)."""
+    values, vectors = torch.linalg.eigh(A)
+    return mirror_upper((vectors * values.clamp(min=0)) @ vectors.mT)
+
+
+def private_lambda(sigma: float, d: int) -> float:
+    """Return sigma sqrt(2d), the size of the noise in A: it depends on no data."""
+    return sigma * math.sqrt(2 * d)
+
+
+def _to_grid(values: Tensor) -> Tensor:
+    return (values / _UNIT).round() * _UNIT
+
+
+@dataclass(frozen=True)
+class PrivacyBudget:
+    """(epsilon, delta)-differential privacy of one Gaussian release.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        ``dp-epsilon`` and ``dp-delta``.
+    """
+
+    epsilon: float
+    delta: float
+
+    def noise_multiplier(self) -> float:
+        """Return the least deviation of the noise for a sensitivity of 1."""
+        # Seconds to import, and only where noise is asked for.
+        import dp_accounting
+
+        return float(dp_accounting.get_sigma_gaussian(self.epsilon, self.delta))
+
+    def central_sigma(self, d: int, num_classes: int) -> float:
+        """Return the deviation of the noise that a server adds to the sums."""
+        distance = release_sensitivity(NORM, d, num_classes)
+        return self.noise_multiplier() * distance
+
+    def shared_sigma(self) -> float:
+        """Return the deviation that the clients' noise must have together."""
+        # Integers are exact: nothing is rounded after the features are.
+        return self.noise_multiplier() * sensitivity(NORM)
+
+
+def check_feature_map(epsilon: float, feature_map: FeatureMap) -> None:
+    """Raise unless a client's features get the norm that its privacy relies on."""
+    wanted = NORM if epsilon else 0.0
+    if feature_map.norm != wanted:
+        raise ValueError(
+            f"Features must be brought to norm {wanted:g} with dp-epsilon = "
+            f"{epsilon:g}, got {feature_map.norm:g} from the server."
+        )
+
+
+def secure_normals(size: int) -> Tensor:
+    """Return standard normal numbers (size,), float64, that nobody can foresee.
+
+    From the operating system's cryptographic generator, by Box and Muller. Whoever
+    could guess the seed of another generator could take the noise off again.
+    """
+    chunks = range(0, size, _CHUNK)
+    parts = [_draw_chunk(min(_CHUNK, size - start)) for start in chunks]
+    return torch.from_numpy(np.concatenate([np.zeros(0), *parts]))
+
+
+def _draw_chunk(size: int) -> NDArray[np.float64]:
+    half = (size + 1) // 2
+    raw = np.frombuffer(os.urandom(16 * half), dtype=np.uint64)
+    # The 53 high bits, moved off zero: log is finite.
+    uniform = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
+    radius = np.sqrt(-2.0 * np.log(uniform[:half]))
+    angle = 2.0 * math.pi * uniform[half:]
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]

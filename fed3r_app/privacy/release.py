@@ -1,0 +1,191 @@
+"""The one noisy release of a run with differential privacy.
+
+A client's share of the noise: integers, added before anything is masked.
+
+The noise of t clients with variance sigma^2 / t each has variance sigma^2. With t the
+least number of survivors whose sum is ever unmasked, every such sum has enough. The
+integers that it is added to move by no more than the sensitivity, because features are
+rounded towards zero. The noise is rounded to units so fine (4^-g in A, 2^-g in b and in
+the counts) that a sum of rounded shares can't be told from a rounded sum. Rounded to
+whole samples, the small shares of many clients would all be zero.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from logging import INFO
+
+import numpy as np
+from flwr.common.logger import log
+from numpy.typing import NDArray
+
+from fed3r_app.core import RidgeStatistics
+from fed3r_app.errors import RunError
+from fed3r_app.privacy import CENTRAL, DISTRIBUTED
+from fed3r_app.privacy.gaussian import (
+    NEIGHBOURS,
+    NORM,
+    PrivacyBudget,
+    make_valid,
+    private_lambda,
+    release,
+    secure_normals,
+    sensitivity,
+)
+from fed3r_app.privacy.secagg import IntegerStatistics
+
+
+class CentralRelease:
+    """Noise that the server adds to the sums, once.
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Epsilon and delta.
+    d, num_classes : int
+        Shape of the statistics.
+    check : callable
+        Called before the release; raises if there must be none.
+    """
+
+    def __init__(
+        self,
+        budget: PrivacyBudget,
+        d: int,
+        num_classes: int,
+        check: Callable[[], None],
+    ) -> None:
+        self._budget = budget
+        self._d = d
+        self._check = check
+        self.sigma = budget.central_sigma(d, num_classes)
+
+    def __call__(self, stats: RidgeStatistics) -> RidgeStatistics:
+        """Return the statistics with noise; call it once."""
+        self._check()
+        log(
+            INFO,
+            "Differential privacy: epsilon %g, delta %g, noise of deviation %.4g",
+            self._budget.epsilon,
+            self._budget.delta,
+            self.sigma,
+        )
+        return release(stats, self.sigma, secure_normals)
+
+    @property
+    def lam(self) -> float:
+        """The ridge penalty that goes with the noise."""
+        return private_lambda(self.sigma, self._d)
+
+    def summary(self) -> dict[str, object]:
+        """Return what the run's summary says of its privacy."""
+        return _summary(CENTRAL, self._budget, self.sigma)
+
+
+class DistributedRelease:
+    """Noise that the clients have added to the sums of their groups.
+
+    The sum over each group is private by itself: t members, the least that are ever
+    unmasked, have noise of deviation sigma together, m survivors of sigma sqrt(m / t).
+
+    Parameters
+    ----------
+    budget : PrivacyBudget
+        Epsilon and delta.
+    d : int
+        Number of features.
+    check : callable
+        Called before the release; raises if there must be none.
+    """
+
+    def __init__(
+        self, budget: PrivacyBudget, d: int, check: Callable[[], None]
+    ) -> None:
+        self._budget = budget
+        self._d = d
+        self._check = check
+        self._shares = 0.0
+
+    def count_group(self, survivors: int, threshold: int) -> None:
+        """Note a group's sum: so many shares of noise, so many of them enough."""
+        if survivors < threshold:
+            raise RunError(
+                f"The noise of a group was calibrated for {threshold} clients, got "
+                f"{survivors}."
+            )
+        self._shares += survivors / threshold
+
+    def __call__(self, stats: RidgeStatistics) -> RidgeStatistics:
+        """Return the noisy statistics, made valid again."""
+        self._check()
+        return make_valid(stats)
+
+    @property
+    def sigma(self) -> float:
+        """Deviation of the noise in the sum over all groups."""
+        return self._budget.shared_sigma() * math.sqrt(self._shares)
+
+    @property
+    def lam(self) -> float:
+        """The ridge penalty that goes with the noise."""
+        return private_lambda(self.sigma, self._d)
+
+    def summary(self) -> dict[str, object]:
+        """Return what the run's summary says of its privacy."""
+        return _summary(DISTRIBUTED, self._budget, self.sigma)
+
+
+def _summary(mode: str, budget: PrivacyBudget, sigma: float) -> dict[str, object]:
+    return {
+        "mode": mode,
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "sigma": sigma,
+        "sensitivity": sensitivity(NORM),
+        "feature_norm": NORM,
+        "neighbours": NEIGHBOURS,
+    }
+
+
+def add_noise_share(
+    integers: IntegerStatistics, sigma: float, bits: int
+) -> IntegerStatistics:
+    """Return a client's statistics with its share of the noise, counts in 2^-bits.
+
+    Parameters
+    ----------
+    integers : IntegerStatistics
+        In units of 4^-bits, 2^-bits and 1.
+    sigma : float
+        Deviation of the share, in isometric coordinates: an entry of A off the diagonal
+        gets 1 / sqrt(2) of it.
+    bits : int
+        Of the grid.
+    """
+    d = len(integers.b)
+    deviation = np.full(len(integers.A), sigma / math.sqrt(2) * 4.0**bits)
+    deviation[_diagonal(d)] *= math.sqrt(2)
+    return IntegerStatistics(
+        integers.A + _draw(len(integers.A), deviation),
+        integers.b + _draw(integers.b.size, sigma * 2.0**bits).reshape(d, -1),
+        (integers.counts << bits) + _draw(len(integers.counts), sigma * 2.0**bits),
+    )
+
+
+def round_counts(integers: IntegerStatistics, bits: int) -> IntegerStatistics:
+    """Return a noisy sum with its counts in whole samples again."""
+    counts = np.rint(integers.counts * 2.0**-bits).astype(np.int64)
+    return replace(integers, counts=counts)
+
+
+def _draw(size: int, deviation: float | NDArray[np.float64]) -> NDArray[np.int64]:
+    noise = secure_normals(size).numpy() * deviation
+    return np.rint(noise).astype(np.int64)
+
+
+def _diagonal(d: int) -> NDArray[np.int64]:
+    """Return where the diagonal is in an upper triangle, row by row."""
+    rows = np.arange(d)
+    return rows * d - rows * (rows - 1) // 2

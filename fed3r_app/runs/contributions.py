@@ -1,0 +1,116 @@
+"""Contributions that are kept, so that a client can be forgotten without asking it.
+
+One file each: the record as it was sent, whose it is, its digest, and the names of the
+classes it has, since labels may be numbered anew when clients join.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from flwr.app import Array, ArrayRecord
+
+from fed3r_app.core import RidgeStatistics, StatisticsFactor
+from fed3r_app.files.tensors import read_tensors, write_tensors
+from fed3r_app.wire import unpack_contribution
+
+Contribution = StatisticsFactor | RidgeStatistics
+_KIND = "contribution of a client to Fed3R, version 1"
+_SUFFIX = ".safetensors"
+
+
+def contribution_path(folder: Path, client: str, digest: str) -> Path:
+    """Return the file of a contribution: readable, and safe for any client id."""
+    readable = re.sub(r"[^A-Za-z0-9-]", "_", client)[:40]
+    unique = hashlib.sha256(f"{client}\0{digest}".encode(errors="replace"))
+    return folder / f"{readable}-{unique.hexdigest()[:16]}{_SUFFIX}"
+
+
+def save_contribution(
+    folder: Path,
+    client: str,
+    digest: str,
+    record: ArrayRecord,
+    class_names: Sequence[str],
+) -> None:
+    """Keep a statistics record whose labels index ``class_names``."""
+    tensors = {
+        name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()
+    }
+    present = {class_names[c]: c for c in _classes(unpack_contribution(record))}
+    about = {"client": client, "digest": digest, "classes": present}
+    folder.mkdir(exist_ok=True)
+    write_tensors(contribution_path(folder, client, digest), _KIND, tensors, about)
+
+
+def load_contribution(
+    folder: Path, client: str, digest: str, class_names: Sequence[str]
+) -> Contribution | None:
+    """Return a contribution that was kept, its labels as in ``class_names``, or None.
+
+    Parameters
+    ----------
+    folder : Path
+        Where the contributions of a run are.
+    client, digest : str
+        Which one.
+    class_names : sequence of str
+        The label space of the sums it is part of.
+    """
+    path = contribution_path(folder, client, digest)
+    if not path.is_file():
+        return None
+    tensors, about = read_tensors(path, _KIND)
+    if (about["client"], about["digest"]) != (client, digest):
+        raise ValueError(
+            f"{path} must be of client {client!r}, got {about['client']!r}."
+        )
+    record = ArrayRecord({name: Array(tensors[name].numpy()) for name in tensors})
+    contribution = unpack_contribution(record)
+    places = {name: place for place, name in enumerate(class_names)}
+    moved = {index: places[name] for name, index in about["classes"].items()}
+    if contribution.num_classes == len(class_names) and all(
+        index == place for index, place in moved.items()
+    ):
+        return contribution
+    return _relabelled(contribution, moved, len(class_names))
+
+
+def drop_contributions_except(folder: Path, contributions: Mapping[str, str]) -> None:
+    """Remove every file but those of the contributions (client: digest) given."""
+    for path in leftover_contributions(folder, contributions):
+        path.unlink()
+
+
+def leftover_contributions(
+    folder: Path, contributions: Mapping[str, str]
+) -> list[Path]:
+    """Return the files of contributions that are not among those given."""
+    wanted = {
+        contribution_path(folder, client, digest)
+        for client, digest in contributions.items()
+    }
+    if not folder.is_dir():
+        return []
+    return sorted(path for path in folder.iterdir() if path not in wanted)
+
+
+def _classes(contribution: Contribution) -> list[int]:
+    """Return the classes that have samples."""
+    if isinstance(contribution, StatisticsFactor):
+        return contribution.classes.tolist()
+    return contribution.counts.nonzero().flatten().tolist()
+
+
+def _relabelled(
+    contribution: Contribution, moved: Mapping[int, int], num_classes: int
+) -> RidgeStatistics:
+    """Return a contribution with class c as moved[c], of so many classes."""
+    stats = contribution
+    if isinstance(stats, StatisticsFactor):
+        stats = stats.statistics()
+    return stats.relabelled(moved, num_classes)

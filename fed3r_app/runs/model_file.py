@@ -1,0 +1,123 @@
+"""The saved model: everything that is needed to classify an image."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fed3r_app.core import FeatureMap
+from fed3r_app.features.backbone import Backbone, load_backbone
+from fed3r_app.files.tensors import read_tensors, write_tensors
+from fed3r_app.training.model import tuned_backbone
+
+_KIND = "model of Fed3R, version 1"
+_TENSORS = ("W", "present", "backbone_arrays")
+_BACKBONE = "backbone/"
+
+
+@dataclass(frozen=True, eq=False)
+class SavedModel:
+    """A classifier, and how the features it wants are made.
+
+    Parameters
+    ----------
+    W : Tensor of shape (d, C)
+        Classifier, on the mapped features.
+    present : Tensor of shape (C,), bool
+        Classes that had training samples; the others are never predicted.
+    class_names : tuple of str
+        Names of the C classes.
+    method : str
+        `method` of the run.
+    ridge_lambda : float or None
+        Penalty that W was solved with; None where there was none.
+    backbone, weights, image_size
+        What `load_backbone` wants.
+    weights_digest : str
+        Names the weights exactly: others of the same name are another backbone.
+    feature_map : FeatureMap
+        From the backbone's features to those that W is for.
+    backbone_arrays : dict
+        Fine-tuned arrays of the backbone; empty for the pretrained one.
+    """
+
+    W: Tensor
+    present: Tensor
+    class_names: tuple[str, ...]
+    method: str
+    ridge_lambda: float | None
+    backbone: str
+    weights: str
+    weights_digest: str
+    image_size: int
+    feature_map: FeatureMap
+    backbone_arrays: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        num_classes = len(self.class_names)
+        if self.W.shape != (self.feature_map.dim, num_classes):
+            raise ValueError(
+                f"W must have shape (d, C) = ({self.feature_map.dim}, {num_classes}), "
+                f"got {tuple(self.W.shape)}."
+            )
+        if self.present.shape != (num_classes,) or self.present.dtype != torch.bool:
+            raise ValueError(
+                f"present must be bool of shape ({num_classes},), got "
+                f"{self.present.dtype} of shape {tuple(self.present.shape)}."
+            )
+
+    def scores(self, Z: Tensor) -> Tensor:
+        """Return the scores (n, C) of features Z (n, d) of the backbone.
+
+        A class without training samples scores -inf.
+        """
+        mapped = self.feature_map(Z).to(self.W.dtype)
+        return (mapped @ self.W).masked_fill(~self.present, -torch.inf)
+
+
+def save_model(path: Path, model: SavedModel) -> None:
+    """Write a model to one file; the one before it stays until this one is whole."""
+    tuned = {_BACKBONE + name: value for name, value in model.backbone_arrays.items()}
+    about = {
+        field.name: getattr(model, field.name)
+        for field in fields(model)
+        if field.name not in _TENSORS
+    } | {"feature_map": asdict(model.feature_map)}
+    write_tensors(path, _KIND, {"W": model.W, "present": model.present, **tuned}, about)
+
+
+def load_model(path: Path) -> SavedModel:
+    """Return the model in a file, bit for bit as it was saved."""
+    tensors, about = read_tensors(path, _KIND)
+    about["class_names"] = tuple(about["class_names"])
+    about["feature_map"] = FeatureMap(**about["feature_map"])
+    W, present = tensors.pop("W"), tensors.pop("present")
+    tuned = {name.removeprefix(_BACKBONE): value for name, value in tensors.items()}
+    return SavedModel(W=W, present=present, backbone_arrays=tuned, **about)
+
+
+def saved_backbone(model: SavedModel, feature_dim: int | None = None) -> Backbone:
+    """Return the backbone that a model was made with, to the last weight.
+
+    Parameters
+    ----------
+    model : SavedModel
+        Perhaps with fine-tuned arrays.
+    feature_dim : int or None
+        See ``load_backbone``.
+    """
+    backbone = load_backbone(
+        model.backbone, model.weights, model.image_size, feature_dim
+    )
+    if backbone.digest != model.weights_digest:
+        raise ValueError(
+            f"The weights {model.weights!r} of {model.backbone} must be those that the "
+            f"model was made with (digest {model.weights_digest[:12]}), got others "
+            f"({backbone.digest[:12]})."
+        )
+    if model.backbone_arrays:
+        return tuned_backbone(backbone, model.backbone_arrays)
+    return backbone

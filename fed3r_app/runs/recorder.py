@@ -1,0 +1,126 @@
+"""What a run leaves behind while it goes on: its costs, metrics and log lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from logging import INFO
+
+from flwr.common.logger import log
+
+from fed3r_app.runs.curves import plot_curves
+from fed3r_app.runs.directory import RunDirectory
+from fed3r_app.runs.report import format_bytes, summary_table
+
+Progress = dict[str, int | float]
+
+
+class Recorder:
+    """Adds up a run's rounds, bytes, FLOPs and seconds and writes them down.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+        Where to write.
+    num_clients : int
+        K.
+    progress : dict
+        What an earlier part of the run added up; its later metrics are dropped.
+    """
+
+    def __init__(
+        self, directory: RunDirectory, num_clients: int, progress: Progress
+    ) -> None:
+        self._directory = directory
+        self._num_clients = num_clients
+        self.rounds = int(progress.get("rounds", 0))
+        self._upload_bytes = int(progress.get("upload_bytes", 0))
+        self._download_bytes = int(progress.get("download_bytes", 0))
+        self._paper_upload_bytes = int(progress.get("paper_upload_bytes", 0))
+        self._paper_download_bytes = int(progress.get("paper_download_bytes", 0))
+        # A mean over the clients of then: the sum stays, whoever has come since.
+        clients_then = progress.get("clients", num_clients)
+        flops_then = float(progress.get("flops_per_client", 0.0))
+        self._flops = flops_then * (clients_then / num_clients)
+        self._started = time.monotonic() - progress.get("seconds", 0.0)
+        directory.drop_metrics_after(self.rounds)
+
+    def add_costs(
+        self,
+        *,
+        up: int = 0,
+        down: int = 0,
+        paper_up: int = 0,
+        paper_down: int = 0,
+        flops: float = 0.0,
+    ) -> None:
+        """Add real bytes, the paper's bytes, and the paper's FLOPs of all clients."""
+        self._upload_bytes += up
+        self._download_bytes += down
+        self._paper_upload_bytes += paper_up
+        self._paper_download_bytes += paper_down
+        self._flops += flops / self._num_clients
+
+    def set_clients(self, num_clients: int) -> None:
+        """Take another number of clients: some have come, costs are means over all."""
+        self._flops *= self._num_clients / num_clients
+        self._num_clients = num_clients
+
+    def end_round(self, values: Mapping[str, object]) -> None:
+        """Write a line of metrics and a line of log for a round."""
+        self.rounds += 1
+        line = {"round": self.rounds, **values, **self.costs()}
+        self._directory.append_metrics(line)
+        log(INFO, " | ".join([*_words(line, self._num_clients), self._sent()]))
+
+    def costs(self) -> Progress:
+        """Return all costs so far."""
+        return {
+            "upload_bytes": self._upload_bytes,
+            "download_bytes": self._download_bytes,
+            "paper_upload_bytes": self._paper_upload_bytes,
+            "paper_download_bytes": self._paper_download_bytes,
+            "flops_per_client": self._flops,
+            "seconds": round(time.monotonic() - self._started, 3),
+        }
+
+    def progress(self) -> Progress:
+        """Return what a resumed run goes on from."""
+        return {
+            "rounds": self.rounds,
+            "clients": self._num_clients,
+            **self.costs(),
+        }
+
+    def finish(self, outcome: Mapping[str, object]) -> None:
+        """Write the summary and the picture, and show both."""
+        summary = {**outcome, "rounds": self.rounds, **self.costs()}
+        self._directory.write_summary(summary)
+        what = f"{outcome['method']} on {outcome['dataset']}"
+        plot_curves(
+            self._directory.read_metrics(),
+            self._directory.curves_path,
+            f"{what}, {self._num_clients} clients",
+        )
+        log(INFO, "\n\n%s\n", summary_table(summary))
+        log(INFO, "Results: %s", self._directory.path)
+        log(INFO, "Picture: %s", self._directory.curves_path)
+
+    def _sent(self) -> str:
+        return f"{format_bytes(self._upload_bytes)} up"
+
+
+def _words(line: Mapping[str, object], num_clients: int) -> list[str]:
+    """Return what a round's line of log says."""
+    words = [f"round {line['round']}"]
+    if "clients_counted" in line:
+        words.append(f"{line['clients_counted']} of {num_clients} clients counted")
+    if "clients_trained" in line:
+        words.append(f"{line['clients_trained']} clients trained")
+    if line.get("accuracy") is not None:
+        words.append(f"accuracy {line['accuracy']:.2%}")
+    if line.get("train_loss") is not None:
+        words.append(f"training loss {line['train_loss']:.4f}")
+    if line.get("ridge_lambda") is not None:
+        words.append(f"lambda {line['ridge_lambda']:.3g}")
+    return words

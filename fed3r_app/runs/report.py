@@ -1,0 +1,167 @@
+"""The outcome of a run as a table, and numbers in units that people read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+Values = Mapping[str, object]
+
+
+_MAX_LISTED = 8
+
+
+def summary_table(summary: Values) -> str:
+    """Return the outcome of a run as aligned lines; what is not known has no line."""
+    rows = [(label, line(summary)) for label, line in _ROWS]
+    known = [(label, text) for label, text in rows if text]
+    width = max((len(label) for label, _ in known), default=0)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in known)
+
+
+def format_bytes(number: float) -> str:
+    """Return a number of bytes with three digits: 1.25 MB."""
+    return _scaled(number, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def format_flops(number: float) -> str:
+    """Return a number of operations with three digits: 1.25 G."""
+    return _scaled(number, ("", "k", "M", "G", "T", "P"))
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration: 4.2 s, 3 min 05 s, 2 h 07 min."""
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60:,} h {minutes % 60:02d} min"
+
+
+def format_percent(share: float) -> str:
+    """Return a share of 1 in percent, with one decimal as the paper has."""
+    return f"{100 * share:.1f} %"
+
+
+def number_of(values: Values, key: str) -> float | None:
+    """Return a finite number, or None where there is none of that name."""
+    value = values.get(key)
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return float(value)
+    return None
+
+
+def _scaled(number: float, units: Sequence[str]) -> str:
+    """Return a number with three digits and the unit, each 1000 times the last."""
+    place = 0
+    while abs(number) >= 999.5 and place < len(units) - 1:
+        number /= 1000
+        place += 1
+    return f"{number:.3g} {units[place]}".strip()
+
+
+def _formatted(key: str, form: Callable[[float], str]) -> Callable[[Values], str]:
+    """Return what turns a summary into the text of one of its numbers."""
+
+    def text(summary: Values) -> str:
+        value = number_of(summary, key)
+        return "" if value is None else form(value)
+
+    return text
+
+
+def _listed(key: str) -> Callable[[Values], str]:
+    """Return what turns a summary into the number and the first of some names."""
+
+    def text(summary: Values) -> str:
+        names = summary.get(key)
+        if not isinstance(names, (list, tuple)) or not names:
+            return ""
+        more = ", …" if len(names) > _MAX_LISTED else ""
+        return f"{len(names)}: {', '.join(map(str, names[:_MAX_LISTED]))}{more}"
+
+    return text
+
+
+def _plain(key: str) -> Callable[[Values], str]:
+    return lambda summary: str(summary.get(key) or "")
+
+
+def _clients(summary: Values) -> str:
+    counted, clients = (
+        number_of(summary, "clients_counted"),
+        number_of(summary, "clients"),
+    )
+    if counted is None or clients is None:
+        return ""
+    return f"{counted:,.0f} of {clients:,.0f}"
+
+
+def _privacy(summary: Values) -> str:
+    privacy = summary.get("differential_privacy")
+    if not isinstance(privacy, dict):
+        return ""
+    return (
+        f"epsilon {privacy['epsilon']:g}, delta {privacy['delta']:g} "
+        f"({privacy['neighbours']}), noise of deviation {privacy['sigma']:.4g}"
+    )
+
+
+def _upload(summary: Values) -> str:
+    """Return the bytes sent, and how many times less than the paper's they are."""
+    sent = number_of(summary, "upload_bytes")
+    dense = number_of(summary, "paper_upload_bytes")
+    if sent is None:
+        return ""
+    if not dense or not sent:
+        return format_bytes(sent)
+    factor = dense / sent
+    if 0.99 < factor < 1.01:
+        return f"{format_bytes(sent)}, as much as by the paper's formula"
+    change = (
+        f"{factor:,.3g} times less" if factor >= 1 else f"{1 / factor:.3g} times more"
+    )
+    return f"{format_bytes(sent)}, {change} than the paper's {format_bytes(dense)}"
+
+
+def _fine_tuning(summary: Values) -> str:
+    """Return what was fine-tuned and how."""
+    if not summary.get("finetune"):
+        return ""
+    how = f"{summary['finetune']} with {summary.get('optimizer')}"
+    temperature = number_of(summary, "temperature")
+    return how if temperature is None else f"{how}, temperature {temperature:.3g}"
+
+
+def _best(summary: Values) -> str:
+    best, number = number_of(summary, "best_accuracy"), number_of(summary, "best_round")
+    if best is None or number is None:
+        return ""
+    return f"{format_percent(best)} after round {number:.0f}"
+
+
+_ROWS: tuple[tuple[str, Callable[[Values], str]], ...] = (
+    ("method", _plain("method")),
+    ("fine-tuning", _fine_tuning),
+    ("data set", _plain("dataset")),
+    ("status", _plain("status")),
+    ("accuracy", _formatted("accuracy", format_percent)),
+    ("best on test images", _best),
+    ("accuracy before fine-tuning", _formatted("closed_form_accuracy", format_percent)),
+    ("accuracy of Fed3R after it", _formatted("probe_accuracy", format_percent)),
+    ("accuracy at clients", _formatted("client_accuracy", format_percent)),
+    ("clients counted", _clients),
+    ("missing clients", _listed("missing_clients")),
+    ("forgotten clients", _listed("forgotten_clients")),
+    ("absent classes", _listed("absent_classes")),
+    ("training images", _formatted("num_samples", "{:,.0f}".format)),
+    ("classes", _formatted("num_classes", "{:,.0f}".format)),
+    ("features", _formatted("feature_dim", "{:,.0f}".format)),
+    ("ridge lambda", _formatted("ridge_lambda", "{:.4g}".format)),
+    ("privacy", _privacy),
+    ("rounds", _formatted("rounds", "{:,.0f}".format)),
+    ("uploaded", _upload),
+    ("downloaded", _formatted("download_bytes", format_bytes)),
+    ("time", _formatted("seconds", format_seconds)),
+)

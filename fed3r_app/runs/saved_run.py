@@ -1,0 +1,235 @@
+"""A run that is over, worked on later: its sums changed, its classifier solved anew.
+
+No client is asked here. What others must not do meanwhile, the lock of the directory
+prevents; a crash between two files is found by `fed3r audit`, and mended by the same
+command given again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+
+from fed3r_app.config import SECAGG, Config
+from fed3r_app.core import (
+    FeatureMap,
+    RidgeStatistics,
+    StatisticsFactor,
+    class_means,
+    select_lambda,
+    solve_ridge,
+)
+from fed3r_app.evaluation import HeldOut, ServerData
+from fed3r_app.features.backbone import resolve_device
+from fed3r_app.privacy.gaussian import private_lambda
+from fed3r_app.runs.contributions import Contribution
+from fed3r_app.runs.directory import RunDirectory
+from fed3r_app.runs.ledger import FORGOTTEN, REPLACED, Entry
+from fed3r_app.runs.model_file import SavedModel, save_model, saved_backbone
+from fed3r_app.runs.snapshots import Snapshot, load_snapshot
+from fed3r_app.runs.state import RunState
+
+
+class SavedRun:
+    """The sums of a run, and what follows from them.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+        Its files.
+
+    Attributes
+    ----------
+    config : Config
+        The settings it was begun with.
+    snapshot : Snapshot
+        Its sums.
+    """
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self.config = Config.from_run_config(directory.read_config())
+        if not directory.statistics_path.is_file():
+            raise FileNotFoundError(
+                f"{directory.path} must hold the sums of a run, got no "
+                f"{directory.statistics_path.name} there. Did it count anybody?"
+            )
+        self.snapshot: Snapshot = load_snapshot(directory.statistics_path)
+        self.state = RunState(directory, self.config.keep_contributions)
+
+    @property
+    def feature_map(self) -> FeatureMap:
+        """The map that the features of the sums were made with."""
+        settings: Mapping[str, object] = self.snapshot.settings
+        names = [field.name for field in fields(FeatureMap)]
+        return FeatureMap(**{name: settings[name] for name in names})  # type: ignore[arg-type]
+
+    def check_can_change(self) -> None:
+        """Raise unless clients can be taken out of the model, or put into it."""
+        if self.config.dp_epsilon:
+            raise ValueError(
+                f"{self.directory.path} must be a run without differential privacy, "
+                f"got dp-epsilon = {self.config.dp_epsilon:g}: its sums were released "
+                "once, with noise."
+            )
+        self.check_is_closed_form()
+
+    @property
+    def is_fine_tuned(self) -> bool:
+        """Whether the run has a fine-tuning, from its beginning or added later."""
+        return self.config.finetune != "none" or self.directory.checkpoint_path.exists()
+
+    def check_is_closed_form(self) -> None:
+        """Raise if the run's model has been fine-tuned."""
+        if self.is_fine_tuned:
+            raise ValueError(
+                f"{self.directory.path} must be a run without fine-tuning, got one "
+                "with: a trained model can't be taken apart again."
+            )
+
+    def check_counts(self, client: str) -> None:
+        """Raise unless a client is in the sums, and can be told from the others."""
+        if self.config.privacy == SECAGG:
+            raise ValueError(
+                f"{self.directory.path} must be a run without secure aggregation, got "
+                f"privacy = {SECAGG!r}: a sum over a group can't be taken apart."
+            )
+        if client not in self.snapshot.contributions:
+            clients = list(self.snapshot.contributions)
+            named = ", ".join(clients[:10]) + (", …" if len(clients) > 10 else "")
+            raise ValueError(
+                f"CLIENT must be one of those in the sums ({named or 'nobody'}), got "
+                f"{client!r}."
+            )
+
+    def forget(self, client: str, contribution: Contribution) -> None:
+        """Take a client out of the sums, exactly and for good."""
+        digest = self.snapshot.contributions[client]
+        rest = {c: d for c, d in self.snapshot.contributions.items() if c != client}
+        without = self.snapshot.statistics - in_full(contribution)
+        if not rest:  # not even rounding errors of anybody
+            without = RidgeStatistics.zeros(without.d, without.num_classes)
+        self.snapshot = replace(
+            self.snapshot,
+            statistics=without,
+            contributions=rest,
+            forgotten=tuple(sorted({*self.snapshot.forgotten, client})),
+        )
+        self.state.save_without(self.snapshot, Entry(client, FORGOTTEN, digest))
+
+    def replace(
+        self, client: str, old: Contribution, new: Contribution, digest: str
+    ) -> None:
+        """Put another contribution of a client in the place of the one in the sums.
+
+        The new one must have been kept already, where contributions are.
+        """
+        stats = self.snapshot.statistics - in_full(old) + in_full(new)
+        contributions = self.snapshot.contributions | {client: digest}
+        self.snapshot = replace(
+            self.snapshot, statistics=stats, contributions=contributions
+        )
+        self.state.save_without(self.snapshot, Entry(client, REPLACED, digest, new.n))
+
+    def solve(self, ridge_lambda: float | str) -> SavedModel:
+        """Return the classifier of the sums; "auto" chooses lambda from them."""
+        config, device = self.config, resolve_device(self.config.device)
+        stats = self.snapshot.statistics.to(device)
+        if not stats.n:
+            raise ValueError(f"{self.directory.path} has no images left to solve with.")
+        lam: float | None = None
+        if config.method == "fedncm":
+            W = class_means(stats)
+        else:
+            auto = ridge_lambda == "auto"
+            lam = self._choose_lambda(stats) if auto else float(ridge_lambda)
+            W = solve_ridge(stats, lam, config.normalize_classes, config.fit_intercept)
+        return SavedModel(
+            W=W.cpu(),
+            present=stats.counts.cpu() > 0,
+            class_names=self.snapshot.class_names,
+            method=config.method,
+            ridge_lambda=lam,
+            backbone=config.backbone,
+            weights=config.weights,
+            weights_digest=str(self.snapshot.settings["weights-digest"]),
+            image_size=config.image_size,
+            feature_map=self.feature_map,
+        )
+
+    def _choose_lambda(self, stats: RidgeStatistics) -> float:
+        """Return the penalty that ``auto`` stands for in this run."""
+        sigma = self.snapshot.settings.get("dp-sigma")
+        return private_lambda(float(sigma), stats.d) if sigma else select_lambda(stats)
+
+    def accuracy(self, model: SavedModel) -> float | None:
+        """Return the accuracy on the test images; None where there are none here."""
+        config, device = self.config, resolve_device(self.config.device)
+        data = ServerData.load(config.dataset, config.data_path)
+        if data.test_images is None:
+            return None
+        backbone = saved_backbone(model, data.feature_dim)
+        features = data.test_features(backbone, device, config.extract_dtype)
+        assert features is not None
+        labels = data.test_labels(model.class_names)
+        held_out = HeldOut(features, labels, model.feature_map, device)
+        return held_out.accuracy(model.W, model.present)
+
+    def write_model(self, ridge_lambda: float | str | None = None) -> SavedModel | None:
+        """Solve, and write model and summary; without images there is no model.
+
+        Parameters
+        ----------
+        ridge_lambda : float, str or None
+            None takes that of the run config.
+        """
+        if not self.snapshot.statistics.n:
+            self.directory.model_path.unlink(missing_ok=True)
+            self._write_summary(None, None)
+            return None
+        lam = self.config.ridge_lambda if ridge_lambda is None else ridge_lambda
+        model = self.solve(lam)
+        save_model(self.directory.model_path, model)
+        self._write_summary(model, self.accuracy(model))
+        return model
+
+    def save_model_elsewhere(self, path: Path, ridge_lambda: float | str) -> SavedModel:
+        """Solve, and write the model to another file; the run stays as it is."""
+        model = self.solve(ridge_lambda)
+        save_model(path, model)
+        return model
+
+    def _write_summary(self, model: SavedModel | None, accuracy: float | None) -> None:
+        """Bring the summary up to date, where the run has come to one."""
+        if not self.directory.summary_path.is_file():
+            return
+        summary, snapshot = self.directory.read_summary(), self.snapshot
+        missing = summary.get("missing_clients")
+        still_missing = [
+            client
+            for client in (missing if isinstance(missing, list) else [])
+            if client not in snapshot.forgotten
+        ]
+        absent = (snapshot.statistics.counts == 0).nonzero().flatten().tolist()
+        self.directory.write_summary(
+            summary
+            | {
+                "accuracy": accuracy,
+                "client_accuracy": None,  # nobody was asked
+                "clients": len(snapshot.contributions) + len(still_missing),
+                "clients_counted": len(snapshot.contributions),
+                "missing_clients": still_missing,
+                "forgotten_clients": list(snapshot.forgotten),
+                "num_samples": snapshot.statistics.n,
+                "absent_classes": [snapshot.class_names[c] for c in absent],
+                "ridge_lambda": model.ridge_lambda if model else None,
+            }
+        )
+
+
+def in_full(contribution: Contribution) -> RidgeStatistics:
+    """Return a contribution as statistics."""
+    if isinstance(contribution, StatisticsFactor):
+        return contribution.statistics()
+    return contribution

@@ -1,0 +1,200 @@
+"""What a run can be resumed from: its statistics so far, its fine-tuning so far.
+
+A snapshot holds the statistics with who is in them, a checkpoint the fine-tuning after
+a round. Each is one file, replaced atomically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fed3r_app.core import RidgeStatistics
+from fed3r_app.files.tensors import read_tensors, write_tensors
+
+Setting = str | int | float | bool | None
+_STATISTICS = "statistics of Fed3R, version 2"
+_CHECKPOINT = "checkpoint of Fed3R's fine-tuning, version 1"
+_GROUPS = ("arrays", "running", "optimizer")
+Named = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """The statistics of some clients.
+
+    Parameters
+    ----------
+    statistics : RidgeStatistics
+        Their sum.
+    contributions : dict
+        Digest of the contribution of each client that is in it, by client id.
+    settings : dict
+        What the sums depend on: backbone, feature map, classes … A run that goes on
+        from here must have the same.
+    progress : dict
+        Rounds, bytes and seconds so far.
+    class_names : tuple of str
+        Names of the C classes.
+    forgotten : tuple of str
+        Clients that were taken out of the sums and are not to be asked again.
+    """
+
+    statistics: RidgeStatistics
+    contributions: dict[str, str]
+    settings: dict[str, Setting]
+    progress: dict[str, int | float]
+    class_names: tuple[str, ...]
+    forgotten: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.class_names) != self.statistics.num_classes:
+            raise ValueError(
+                f"class_names must name {self.statistics.num_classes} classes, got "
+                f"{len(self.class_names)}."
+            )
+        if both := self.contributions.keys() & set(self.forgotten):
+            raise ValueError(
+                f"A client must be in the sums or forgotten, got both for {min(both)}."
+            )
+
+    def relabelled(self, class_names: Sequence[str]) -> Snapshot:
+        """Return the snapshot with the classes in another order, or with more."""
+        if tuple(class_names) == self.class_names:
+            return self
+        places = {name: place for place, name in enumerate(class_names)}
+        if unknown := [name for name in self.class_names if name not in places]:
+            raise ValueError(
+                f"The classes of the run must include {unknown[0]!r}, as in the sums "
+                f"saved before, got {len(places)} classes without it."
+            )
+        moved = {c: places[name] for c, name in enumerate(self.class_names)}
+        stats = self.statistics.relabelled(moved, len(places))
+        return replace(self, statistics=stats, class_names=tuple(class_names))
+
+
+def check_settings(
+    earlier: Mapping[str, Setting], settings: Mapping[str, Setting]
+) -> None:
+    """Raise unless a run with these settings may go on from an earlier one."""
+    for key in sorted(earlier.keys() | settings.keys()):
+        then, now = earlier.get(key), settings.get(key)
+        if then != now:
+            raise ValueError(
+                f"{key} must be {then!r} as in the run to go on with, got {now!r}. "
+                "Choose another run-name to begin a new run."
+            )
+
+
+def save_snapshot(path: Path, snapshot: Snapshot) -> None:
+    """Write a snapshot; the one before it stays until this one is whole."""
+    stats = snapshot.statistics.to("cpu")
+    # Where A is symmetric to the last bit, one triangle is enough.
+    A = _upper(stats.A) if torch.equal(stats.A, stats.A.T) else stats.A
+    about = {
+        "contributions": snapshot.contributions,
+        "settings": snapshot.settings,
+        "progress": snapshot.progress,
+        "class_names": snapshot.class_names,
+        "forgotten": snapshot.forgotten,
+    }
+    write_tensors(
+        path, _STATISTICS, {"A": A, "b": stats.b, "counts": stats.counts}, about
+    )
+
+
+def load_snapshot(path: Path) -> Snapshot:
+    """Return the snapshot in a file, bit for bit as it was saved."""
+    tensors, about = read_tensors(path, _STATISTICS)
+    A, b = tensors["A"], tensors["b"]
+    return Snapshot(
+        statistics=RidgeStatistics(
+            A=A if A.ndim == 2 else _symmetric(A, len(b)),
+            b=b,
+            counts=tensors["counts"],
+        ),
+        contributions=about["contributions"],
+        settings=about["settings"],
+        progress=about["progress"],
+        class_names=tuple(about["class_names"]),
+        forgotten=tuple(about["forgotten"]),
+    )
+
+
+def _upper(A: Tensor) -> Tensor:
+    """Return the upper triangle of A, row by row, without tables of indices."""
+    return torch.cat([A[row, row:] for row in range(len(A))])
+
+
+def _symmetric(upper: Tensor, d: int) -> Tensor:
+    """Return the symmetric matrix with that upper triangle."""
+    A = upper.new_zeros(d, d)
+    start = 0
+    for row in range(d):
+        A[row, row:] = A[row:, row] = upper[start : start + d - row]
+        start += d - row
+    return A
+
+
+@dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """Everything that the next round depends on.
+
+    Parameters
+    ----------
+    arrays, running : dict
+        What trains, and the running statistics of batch norm.
+    optimizer : dict
+        The server's momentum or control variate.
+    settings : dict
+        What must be the same in a run that goes on from here.
+    numbers : dict
+        Rounds trained, temperature, best round and accuracy so far.
+    progress : dict
+        Rounds, bytes and seconds so far.
+    clients : tuple of str
+        Those that train, fixed when the fine-tuning began.
+    """
+
+    arrays: Named
+    running: Named
+    optimizer: Named
+    settings: dict[str, Setting]
+    numbers: dict[str, float | int | None]
+    progress: dict[str, int | float]
+    clients: tuple[str, ...] = ()
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint; the one before it stays until this one is whole."""
+    tensors = {
+        f"{group}/{name}": value
+        for group in _GROUPS
+        for name, value in getattr(checkpoint, group).items()
+    }
+    about = {
+        "settings": checkpoint.settings,
+        "numbers": checkpoint.numbers,
+        "progress": checkpoint.progress,
+        "clients": checkpoint.clients,
+    }
+    write_tensors(path, _CHECKPOINT, tensors, about)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Return the checkpoint in a file, bit for bit as it was saved."""
+    tensors, about = read_tensors(path, _CHECKPOINT)
+    groups: dict[str, Named] = {group: {} for group in _GROUPS}
+    for key, value in tensors.items():
+        group, _, name = key.partition("/")
+        groups[group][name] = value
+    return Checkpoint(
+        arrays=groups["arrays"],
+        running=groups["running"],
+        optimizer=groups["optimizer"],
+        **about | {"clients": tuple(about.get("clients", ()))},
+    )

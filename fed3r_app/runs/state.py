@@ -1,0 +1,165 @@
+"""What a run has saved: the snapshot, the ledger, the contributions it keeps.
+
+The snapshot is the truth. The ledger is written before it, so that nothing is ever in
+the sums that is not in the ledger; the other way round, `load` sets it right.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from logging import WARNING
+from pathlib import Path
+
+from flwr.app import ArrayRecord
+from flwr.common.logger import log
+
+from fed3r_app.files.tensors import DamagedFile
+from fed3r_app.runs.contributions import (
+    Contribution,
+    drop_contributions_except,
+    load_contribution,
+    save_contribution,
+)
+from fed3r_app.runs.directory import RunDirectory
+from fed3r_app.runs.ledger import (
+    ACCEPTED,
+    READMITTED,
+    Entry,
+    Ledger,
+    forgotten_clients,
+    standing_entries,
+)
+from fed3r_app.runs.snapshots import Snapshot, load_snapshot, save_snapshot
+
+
+class RunState:
+    """The saved state of one run.
+
+    Parameters
+    ----------
+    directory : RunDirectory
+        Its files.
+    keep : bool
+        Whether to keep contributions, each in a file of its own.
+
+    Attributes
+    ----------
+    expected : set of str
+        Clients that were ever counted: none of them may be left out unsaid, even if
+        all snapshots are damaged.
+    forgotten : set of str
+        Clients that are not to be asked.
+    """
+
+    def __init__(self, directory: RunDirectory, keep: bool = False) -> None:
+        self._directory = directory
+        self._keep = keep
+        self.ledger = Ledger(directory.ledger_path)
+        self.expected: set[str] = set()
+        self.forgotten: set[str] = set()
+
+    def load(self) -> Snapshot | None:
+        """Return the last snapshot that is whole, and clear up after a crash.
+
+        Clients that were accepted after it was written are not in it: they are to be
+        asked again, and the ledger is told so. None where there is no snapshot.
+        """
+        entries = self.ledger.entries()
+        snapshot = self._load_whole()
+        contributions = snapshot.contributions if snapshot else {}
+        self.expected = {*standing_entries(entries), *contributions}
+        self.forgotten = (
+            set(snapshot.forgotten) if snapshot else forgotten_clients(entries)
+        )
+        self.expected -= self.forgotten
+        self.ledger.reconcile(contributions, self.forgotten)
+        drop_contributions_except(self._directory.contributions_path, contributions)
+        return snapshot
+
+    def note(
+        self, entry: Entry, record: ArrayRecord | None, class_names: Sequence[str]
+    ) -> None:
+        """Write down what became of a reply, before it is counted."""
+        if record is not None and entry.outcome == ACCEPTED:
+            self.keep(entry.client, entry.digest, record, class_names)
+        self.ledger.append(entry)
+
+    def keep(
+        self, client: str, digest: str, record: ArrayRecord, class_names: Sequence[str]
+    ) -> None:
+        """Keep a contribution, where that is wanted."""
+        if self._keep:
+            folder = self._directory.contributions_path
+            save_contribution(folder, client, digest, record, class_names)
+
+    def kept(self, snapshot: Snapshot, client: str) -> Contribution | None:
+        """Return the contribution of a client in the sums, where it was kept."""
+        return load_contribution(
+            self._directory.contributions_path,
+            client,
+            snapshot.contributions[client],
+            snapshot.class_names,
+        )
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Save the sums; those saved before stay at hand."""
+        self.ledger.sync()
+        path = self._directory.statistics_path
+        try:
+            if path.exists():
+                _link(path, self._directory.earlier_statistics_path)
+            save_snapshot(path, snapshot)
+        except OSError as error:
+            raise OSError(
+                f"The sums must be saved in {path}, but: {error.strerror or error}. "
+                "What was saved before is whole: make room, and go on with resume=true."
+            ) from error
+
+    def save_without(self, snapshot: Snapshot, entry: Entry) -> None:
+        """Save sums from which something was taken out, and leave no trace of it."""
+        # First, so that no crash leaves sums that still hold it.
+        self._directory.earlier_statistics_path.unlink(missing_ok=True)
+        save_snapshot(self._directory.statistics_path, snapshot)
+        self.ledger.append(entry)
+        self.ledger.sync()
+        folder = self._directory.contributions_path
+        drop_contributions_except(folder, snapshot.contributions)
+
+    def _load_whole(self) -> Snapshot | None:
+        directory = self._directory
+        for path in (directory.statistics_path, directory.earlier_statistics_path):
+            try:
+                if path.exists():
+                    return load_snapshot(path)
+            except DamagedFile as error:
+                log(WARNING, "%s What is not in an earlier one is asked again.", error)
+        return None
+
+
+def readmit(state: RunState, snapshot: Snapshot, client: str) -> Snapshot:
+    """Save and return the snapshot with a forgotten client free to be asked again."""
+    if client not in snapshot.forgotten:
+        raise ValueError(
+            f"A client to admit again must have been forgotten, got {client!r}. "
+            f"Forgotten: {', '.join(snapshot.forgotten) or 'nobody'}."
+        )
+    rest = tuple(other for other in snapshot.forgotten if other != client)
+    changed = replace(snapshot, forgotten=rest)
+    state.save(changed)
+    state.ledger.append(Entry(client, READMITTED))
+    return changed
+
+
+def _link(path: Path, other: Path) -> None:
+    """Let another name stand for a file; a system without links does without."""
+    temporary = other.with_name(f".{other.name}.{uuid.uuid4().hex}")
+    try:
+        os.link(path, temporary)
+        os.replace(temporary, other)
+    except OSError:
+        pass
+    finally:  # still there, too, if both names stood for the same file
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,112 @@
+"""Classifiers as records, and the size of what travels.
+
+What names a contribution: a digest that travels beside the statistics.
+
+How the feature map travels: its numbers, never its matrices.
+
+How class names travel: a client's own in its hello, everybody's in the questions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from functools import cache
+from typing import get_type_hints
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+
+from fed3r_app.core import FeatureMap
+from fed3r_app.wire.layout import AnyArray, RecordError
+
+# A fine-tuned backbone beside a classifier; the config key that asks for test images.
+BACKBONE, ON_TEST_IMAGES = "backbone", "on-test-images"
+_RECORD, _KEY = "config", "digest"
+
+
+def pack_classifier(W: Tensor, present: Tensor) -> ArrayRecord:
+    """Return the record of a classifier W (d, C) and its classes present (C,)."""
+    return ArrayRecord(
+        {
+            "weights": Array(W.cpu().numpy()),
+            "present": Array(present.cpu().numpy()),
+        }
+    )
+
+
+def unpack_classifier(arrays: Sequence[AnyArray]) -> tuple[Tensor, Tensor]:
+    """Return W (d, C) and present (C,) of a classifier's arrays."""
+    if len(arrays) != 2:
+        raise RecordError(f"A classifier must be 2 arrays, got {len(arrays)}.")
+    W, present = np.asarray(arrays[0]), np.asarray(arrays[1])
+    if W.ndim != 2 or W.dtype.kind != "f" or not np.isfinite(W).all():
+        raise RecordError(f"weights must be finite numbers (d, C), got {W.dtype}.")
+    if present.shape != W.shape[1:] or present.dtype != np.bool_:
+        raise RecordError(
+            f"present must be {W.shape[1]} booleans, got {present.dtype}."
+        )
+    # Copied: what arrives may not be written to.
+    return torch.from_numpy(W.copy()), torch.from_numpy(present.copy())
+
+
+def count_bytes(content: RecordDict) -> int:
+    """Return the bytes of a message's records as they travel, framing aside."""
+    return sum(_record_bytes(record) for record in content.values())
+
+
+def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
+    try:
+        return record.count_bytes()
+    except (ValueError, IndexError):  # Flower does not count empty strings and lists
+        return sum(len(key) + len(str(value)) for key, value in record.items())
+
+
+def add_digest(content: RecordDict, digest: str) -> None:
+    """Put the digest of what went into a reply's statistics beside them."""
+    content[_RECORD] = ConfigRecord({_KEY: digest})
+
+
+def read_digest(content: RecordDict) -> str:
+    """Return the digest in a reply's records, or raise RecordError."""
+    digest = content.config_records.get(_RECORD, ConfigRecord()).get(_KEY)
+    if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
+        raise RecordError(
+            f"digest must be 64 hexadecimal digits, got {str(digest)[:80]!r}."
+        )
+    return digest
+
+
+def pack_feature_map(feature_map: FeatureMap) -> ConfigRecord:
+    """Return the config record of a feature map."""
+    return ConfigRecord(
+        {name.replace("_", "-"): value for name, value in asdict(feature_map).items()}
+    )
+
+
+def read_feature_map(config: ConfigRecord) -> FeatureMap:
+    """Return the feature map that a config record describes."""
+    try:
+        values = {
+            field.name: config[field.name.replace("_", "-")]
+            for field in fields(FeatureMap)
+        }
+    except KeyError as error:
+        raise RecordError(f"A feature map must have the key {error}.") from None
+    kinds = _kinds()
+    for name, value in values.items():
+        if type(value) is not kinds[name] or value < 0:  # type: ignore[operator]
+            raise RecordError(
+                f"{name} of a feature map must be {kinds[name].__name__} >= 0, got "
+                f"{value!r}."
+            )
+    return FeatureMap(**values)  # type: ignore[arg-type]
+
+
+@cache
+def _kinds() -> dict[str, type]:
+    """Return the type of each number, looked up once and not for every message."""
+    return get_type_hints(FeatureMap)

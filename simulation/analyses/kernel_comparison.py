@@ -1,0 +1,207 @@
+"""Random features against exact kernel ridge regression, on the features of a run.
+
+Both see the same few images per class, with the backbone of the run's model, fine-tuned
+or not. As the number D of random features grows, Fed3R-RF comes to the exact kernel.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fed3r_app.config import Config
+from fed3r_app.core import (
+    FeatureMoments,
+    RandomFeatures,
+    RidgeStatistics,
+    select_lambda,
+    solve_ridge,
+)
+from fed3r_app.data import ImageSet, load_dataset
+from fed3r_app.features.backbone import resolve_device
+from fed3r_app.features.cache import cache_dir
+from fed3r_app.features.extraction import cached_features, extract_features
+from fed3r_app.runs.directory import RunDirectory
+from fed3r_app.runs.model_file import load_model, saved_backbone
+from simulation.analyses.kernel_ridge import KernelRidge, select_dual_lambda, solve_dual
+
+_CHUNK = 2048
+_MATRICES = 3  # of n x n: the kernel, its factor, and one in passing
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Subset:
+    """A few images per class as features, and test images.
+
+    Parameters
+    ----------
+    Z, y : Tensor of shape (n, d) and (n,)
+        To train on.
+    Z_test, y_test : Tensor of shape (m, d) and (m,)
+        To test on.
+    num_classes : int
+        C.
+    """
+
+    Z: Tensor
+    y: Tensor
+    Z_test: Tensor
+    y_test: Tensor
+    num_classes: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """The accuracies with D random features, a seed each; D = None is the kernel."""
+
+    dim: int | None
+    accuracies: tuple[float, ...]
+
+
+def compare_with_kernel(
+    run_dir: Path,
+    dims: Sequence[int],
+    per_class: int = 40,
+    seeds: int = 3,
+    progress: Progress = lambda done, total: None,
+) -> list[Line]:
+    """Return the accuracies of random features and, last, of the exact kernel.
+
+    Parameters
+    ----------
+    run_dir : Path
+        A finished run: its model's backbone, data set, ridge-lambda and rf-sigma.
+    dims : sequence of int
+        Numbers D of random features.
+    per_class : int
+        At most so many training images of each class.
+    seeds : int
+        Draws of random features for each D.
+    progress : callable
+        Called with the number of classifiers done and of all.
+    """
+    config = Config.from_run_config(RunDirectory(run_dir).read_config())
+    subset = load_subset(run_dir, config, per_class)
+    lam = None if config.ridge_lambda == "auto" else config.ridge_lambda
+    sigma = config.rf_sigma
+    if sigma == "auto":
+        sigma = FeatureMoments.of(subset.Z).sigma()
+    total, lines = len(dims) * seeds + 1, []
+    for place, D in enumerate(dims):
+        accuracies = []
+        for seed in range(seeds):
+            accuracies.append(random_features_accuracy(subset, D, sigma, lam, seed))
+            progress(place * seeds + seed + 1, total)
+        lines.append(Line(D, tuple(accuracies)))
+    lines.append(Line(None, (kernel_accuracy(subset, sigma, lam),)))
+    progress(total, total)
+    return lines
+
+
+def kernel_accuracy(subset: Subset, sigma: float, lam: float | None) -> float:
+    """Return the accuracy of exact kernel ridge regression."""
+    fitted = KernelRidge.fit(subset.Z, subset.y, subset.num_classes, sigma, lam)
+    return _accuracy(subset, fitted.predict)
+
+
+def random_features_accuracy(
+    subset: Subset, D: int, sigma: float, lam: float | None, seed: int
+) -> float:
+    """Return the accuracy of Fed3R with D random features.
+
+    With more features than images the dual problem is the smaller one; its solution is
+    the same.
+    """
+    phi = RandomFeatures(subset.Z.shape[1], D, sigma, seed)
+    Z, y, C = phi(subset.Z), subset.y, subset.num_classes
+    if len(Z) < D:
+        K = Z @ Z.T
+        lam = select_dual_lambda(K, y, C) if lam is None else lam
+        W = Z.T @ solve_dual(K, y, C, lam)
+    else:
+        stats = RidgeStatistics.of(Z, y, C)
+        W = solve_ridge(stats, select_lambda(stats) if lam is None else lam)
+    absent = torch.bincount(y, minlength=C) == 0
+
+    def predict(X: Tensor) -> Tensor:
+        return (phi(X) @ W).masked_fill(absent, -torch.inf).argmax(dim=1)
+
+    return _accuracy(subset, predict)
+
+
+def load_subset(run_dir: Path, config: Config, per_class: int) -> Subset:
+    """Return the features of at most ``per_class`` images of each class of a run."""
+    dataset = load_dataset(config.dataset, config.data_path)
+    if dataset.test is None:
+        raise ValueError(f"{dataset.name} has no test images to compare on.")
+    model = load_model(RunDirectory(run_dir).model_path)
+    backbone = saved_backbone(model, dataset.feature_dim)
+    device = resolve_device(config.device)
+    if model.backbone_arrays:  # features of a fine-tuned backbone are not kept
+        read = partial(extract_features, backbone, device=device)
+    else:
+        read = partial(cached_features, backbone, device=device, cache_dir=cache_dir())
+    rows = choose_rows(dataset.train.labels, per_class, config.seed)
+    check_fits(len(rows))
+    return Subset(
+        read(dataset.train, rows, dtype=config.extract_dtype),
+        _labels(dataset.train, rows),
+        read(dataset.test, np.arange(len(dataset.test)), dtype=config.extract_dtype),
+        _labels(dataset.test, np.arange(len(dataset.test))),
+        len(dataset.class_names),
+    )
+
+
+def choose_rows(
+    labels: NDArray[np.int64], per_class: int, seed: int
+) -> NDArray[np.int64]:
+    """Return at most ``per_class`` rows of each class, drawn, in increasing order."""
+    if per_class < 1:
+        raise ValueError(f"per-class must be >= 1, got {per_class}.")
+    shuffled = np.random.default_rng(seed).permutation(len(labels))
+    parts = [
+        shuffled[labels[shuffled] == label][:per_class] for label in np.unique(labels)
+    ]
+    return np.sort(np.concatenate(parts))
+
+
+def check_fits(num_images: int, memory: int | None = None) -> None:
+    """Raise if the exact kernel of so many images takes more bytes than there are.
+
+    Parameters
+    ----------
+    num_images : int
+        n; the kernel is n x n.
+    memory : int or None
+        None asks the system.
+    """
+    if memory is None:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    needed = _MATRICES * 8 * num_images**2
+    if needed > memory:
+        raise ValueError(
+            f"per-class must be smaller: the exact kernel of {num_images:,} images "
+            f"takes {needed / 1e9:.0f} GB, and there are {memory / 1e9:.0f}."
+        )
+
+
+def _labels(images: ImageSet, rows: NDArray[np.int64]) -> Tensor:
+    return torch.from_numpy(images.labels[rows])
+
+
+def _accuracy(subset: Subset, predict: Callable[[Tensor], Tensor]) -> float:
+    """Return the share of the test images that are classified right."""
+    correct = 0
+    for start in range(0, len(subset.y_test), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        correct += int((predict(subset.Z_test[part]) == subset.y_test[part]).sum())
+    return correct / len(subset.y_test)

@@ -1,0 +1,88 @@
+"""A federation as a picture: sizes of the clients, and who has which class."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simulation.analyses.partition_stats import Federation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# A heat map with more rows or columns than this has no room for them.
+_MOST_CLIENTS, _MOST_CLASSES = 150, 300
+_COLOR = "#1f6fb4"
+
+
+def plot(federation: Federation, path: Path) -> None:
+    """Draw the sizes and, where classes are known, the label heat map."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    columns = 2 if federation.num_classes else 1
+    figure = Figure(figsize=(1 + 5.5 * columns, 4.5), layout="constrained")
+    figure.suptitle(federation.title)
+    panels = figure.subplots(1, columns, squeeze=False)[0]
+    _draw_sizes(panels[0], federation.sizes)
+    if federation.num_classes:
+        _draw_labels(figure, panels[1], federation)
+    for axes in panels:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.savefig(path, dpi=110)
+
+
+def _draw_sizes(axes: Axes, sizes: NDArray[np.int64]) -> None:
+    """Draw the sizes from the largest client to the smallest."""
+    ordered = np.sort(sizes)[::-1]
+    axes.stairs(ordered, fill=True, color=_COLOR)
+    axes.axhline(float(sizes.mean()), color="black", linestyle=":", label="mean")
+    if ordered[0] > 50 * max(float(np.median(sizes)), 1):
+        axes.set_yscale("symlog", linthresh=1)
+    axes.set_xlim(0, len(ordered))
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("clients, by size")
+    axes.set_ylabel("images")
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
+
+
+def _draw_labels(figure: Figure, axes: Axes, federation: Federation) -> None:
+    """Draw how many images of each class each client has, largest client on top."""
+    from matplotlib.colors import LogNorm
+    from matplotlib.ticker import MaxNLocator
+
+    order = np.argsort(-federation.sizes, kind="stable")
+    chosen = _evenly(order, _MOST_CLIENTS)
+    counts = _pool(federation.label_counts(chosen), _MOST_CLASSES)
+    # Zeros are masked: white, not the colour of one image.
+    shown = np.ma.masked_equal(counts, 0)
+    norm = LogNorm(1, max(int(counts.max()), 2))
+    image = axes.imshow(
+        shown, aspect="auto", cmap="viridis", norm=norm, interpolation="nearest"
+    )
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.colorbar(image, ax=axes, label="images")
+    some = len(chosen) < len(order)
+    axes.set_ylabel(f"{len(chosen)} of the clients" if some else "clients, by size")
+    pooled = counts.shape[1] < federation.num_classes
+    axes.set_xlabel("groups of classes" if pooled else "classes")
+
+
+def _evenly(order: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Return at most so many entries, evenly spaced."""
+    places = np.linspace(0, len(order) - 1, min(most, len(order))).astype(int)
+    chosen: NDArray[np.int64] = order[places]
+    return chosen
+
+
+def _pool(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """Return the counts with neighbouring columns summed to at most so many."""
+    columns = counts.shape[1]
+    starts = np.unique(np.linspace(0, columns, min(most, columns) + 1).astype(int)[:-1])
+    pooled: NDArray[np.int64] = np.add.reduceat(counts, starts, axis=1)
+    return pooled

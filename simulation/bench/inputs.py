@@ -1,0 +1,148 @@
+"""What benchmarks work on: real client sizes, features and images, or stand-ins.
+
+Images for the benchmarks, as a data set that the app can load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from fed3r_app.data import DataSet, load_dataset
+from fed3r_app.data.client_sizes import draw_client_sizes, read_client_sizes
+from simulation.bench.result import Options
+
+_FEATURES = "cifar100-mobilenetv2-features.npz"
+IMAGES = "cifar100-images.npz"
+_SIZES = "client_sizes"
+_STAND_INS = {
+    _SIZES: "client sizes are log-normal with the published mean",
+    _FEATURES: "features are drawn around class centres",
+    IMAGES: "images are the digits",
+}
+
+
+_TRAIN, _TEST = 2000, 200
+_QUICK = 60
+
+
+@dataclass(frozen=True)
+class Federation:
+    """Clients, classes and the published mean number of images of a client."""
+
+    name: str
+    num_clients: int
+    num_classes: int
+    mean_size: float
+
+    def sizes(self, data: Path | None) -> NDArray[np.int64]:
+        """Return the number of images of each client (K,), real or log-normal."""
+        path = data / _SIZES / f"{self.name}.csv" if data else None
+        if path is not None and path.exists():
+            return np.array(list(read_client_sizes(path).values()), dtype=np.int64)
+        return draw_client_sizes(self.num_clients, self.mean_size, seed=0)
+
+
+INATURALIST = Federation("inaturalist-users-120k", 9275, 1203, 13.0)
+LANDMARKS = Federation("landmarks-users-160k", 1262, 2028, 119.9)
+FEDERATIONS = (
+    INATURALIST,
+    LANDMARKS,
+    Federation("inaturalist-geo-100", 3606, 1203, 33.4),
+    Federation("inaturalist-geo-1k", 368, 1203, 326.9),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Features (n, d) and labels (n,), to train and to test on."""
+
+    Z: Tensor
+    y: Tensor
+    Z_test: Tensor
+    y_test: Tensor
+    num_classes: int
+
+
+def load_features(data: Path | None, limit: int | None = None) -> Features:
+    """Return real features of CIFAR-100, or drawn ones around class centres."""
+    path = data / _FEATURES if data else None
+    if path is None or not path.exists():
+        return _draw_features(limit or 10_000)
+    with np.load(path) as arrays:
+        Z, Z_test = (arrays[k].astype(np.float32) for k in ("z_train", "z_test"))
+        y, y_test = (arrays[k].astype(np.int64) for k in ("y_train", "y_test"))
+    arrays_used = (Z[:limit], y[:limit], Z_test, y_test)
+    Z, y, Z_test, y_test = map(torch.from_numpy, arrays_used)
+    return Features(Z, y, Z_test, y_test, num_classes=100)
+
+
+def say_what_is_real(data: Path | None) -> str:
+    """Return a sentence on where sizes, features and images come from."""
+    missing = [name for name in _STAND_INS if not data or not _is_there(data, name)]
+    if not missing:
+        return f"Client sizes, features and images: {data}."
+    made = ", ".join(_STAND_INS[name] for name in missing)
+    return f"Without {', '.join(missing)} in a folder given by --data: {made}."
+
+
+def _is_there(data: Path, name: str) -> bool:
+    """Return whether a file is in the folder; of client sizes, those of all."""
+    if name != _SIZES:
+        return (data / name).exists()
+    return all((data / name / f"{each.name}.csv").exists() for each in FEDERATIONS)
+
+
+def _draw_features(n: int, d: int = 1280, num_classes: int = 100) -> Features:
+    random = torch.Generator().manual_seed(0)
+    centres = torch.randn(num_classes, d, generator=random)
+    y = torch.randint(num_classes, (n + n // 5,), generator=random)
+    Z = (centres[y] + 4 * torch.randn(len(y), d, generator=random)).relu()
+    return Features(Z[:n], y[:n], Z[n:], y[n:], num_classes)
+
+
+def make_image_folder(folder: Path, options: Options) -> Path:
+    """Return a folder with train and test images, real ones where there are any."""
+    arrays = _read_arrays(options.data)
+    for part, limit in (("train", _TRAIN), ("test", _TEST)):
+        pixels, labels = arrays[part]
+        number = min(_QUICK if options.quick else limit, len(pixels))
+        for row in range(number):
+            path = folder / part / f"{labels[row]:03d}" / f"{row}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels[row]).save(path)
+    for kept in {path.name for path in (folder / "test").iterdir()}:
+        (folder / "train" / kept).mkdir(exist_ok=True)
+    return folder
+
+
+def load_images(folder: Path) -> DataSet:
+    """Return the data set in a folder."""
+    return load_dataset("imagefolder", str(folder))
+
+
+def _read_arrays(
+    data: Path | None,
+) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
+    path = data / IMAGES if data else None
+    if path is None or not path.exists():
+        return {part: _digits(part) for part in ("train", "test")}
+    with np.load(path) as arrays:
+        return {
+            part: (arrays[f"x_{part}"], arrays[f"y_{part}"].astype(np.int64))
+            for part in ("train", "test")
+        }
+
+
+def _digits(part: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    dataset = load_dataset("digits", "")
+    images = dataset.train if part == "train" else dataset.test
+    assert images is not None
+    pixels = [np.asarray(images.image(row)) for row in range(len(images))]
+    return np.stack(pixels), images.labels

@@ -1,0 +1,154 @@
+"""What a person sees while experiments run: a bar for each run and one for all."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from fed3r_app.runs.report import format_percent, format_seconds
+from simulation.runner.run_grid import Run
+from simulation.runner.store import Store
+from simulation.runner.tasks import RunTask, Task
+
+
+class Display:
+    """Bars on a terminal; elsewhere a line for each task that is through.
+
+    Parameters
+    ----------
+    store : Store
+        Where the runs write their metrics, which are followed.
+    total : int
+        Number of tasks to come.
+    """
+
+    def __init__(self, store: Store, total: int) -> None:
+        self._store = store
+        self._total = total
+        self._done = 0
+        self.failures: list[tuple[Task, str]] = []
+        self._bars: dict[Task, tuple[TaskID, float]] = {}
+        self._followed: dict[Task, _Follower] = {}
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=Console(),
+            transient=True,
+        )
+        self._all = self._progress.add_task("all", total=total, note="")
+
+    def __enter__(self) -> Display:
+        # Without a terminal the bars would only be printed once, at the end.
+        if self._progress.console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def started(self, task: Task) -> None:
+        """Add a bar for a task."""
+        total = None
+        if isinstance(task, RunTask):
+            total = expected_rounds(task.run)
+            self._followed[task] = _Follower(self._store, task.run)
+        bar = self._progress.add_task(escape(task.title), total=total, note="")
+        self._bars[task] = bar, time.monotonic()
+
+    def advanced(self, task: Task, done: int, total: int) -> None:
+        """Move a task's bar."""
+        self._progress.update(self._bars[task][0], completed=done, total=total)
+
+    def finished(self, task: Task, sentence: str) -> None:
+        """Replace a task's bar by a line."""
+        bar, began = self._bars.pop(task)
+        self._progress.remove_task(bar)
+        self._done += 1
+        self._progress.update(self._all, completed=self._done)
+        if sentence:
+            self.failures.append((task, sentence))
+        words = [self._outcome(task, sentence)]
+        words.append(format_seconds(time.monotonic() - began))
+        self._followed.pop(task, None)
+        self.say(f"{self._done} of {self._total}: {task.title}: {', '.join(words)}")
+
+    def tick(self) -> None:
+        """Let the bars follow what the runs have written."""
+        for task, follower in self._followed.items():
+            rounds, accuracy = follower.look()
+            note = "" if accuracy is None else format_percent(accuracy)
+            self._progress.update(self._bars[task][0], completed=rounds, note=note)
+
+    def say(self, text: str) -> None:
+        """Print a line above the bars."""
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def _outcome(self, task: Task, sentence: str) -> str:
+        if sentence:
+            return f"FAILED: {sentence}"
+        if not isinstance(task, RunTask):
+            return "done"
+        summary = self._store.summary(task.run) or {}
+        accuracy = summary.get("accuracy")
+        if not isinstance(accuracy, float):
+            return "done"
+        return f"accuracy {format_percent(accuracy)}"
+
+
+def expected_rounds(run: Run) -> int | None:
+    """Return how many rounds a run has, or None where chance decides."""
+    config, rounds = run.config, 0
+    if config["method"] != "none" and config["sampling"] == "with-replacement":
+        if not config["statistics-rounds"]:
+            return None
+        rounds = int(config["statistics-rounds"])
+    elif config["method"] != "none":
+        rounds = -(-run.clients // (run.per_round or run.clients))
+    return rounds + (int(config["rounds"]) if config["finetune"] != "none" else 0)
+
+
+class _Follower:
+    """Reads what a run adds to its metrics."""
+
+    def __init__(self, store: Store, run: Run) -> None:
+        self._path = store.directory(run).metrics_path
+        self._offset, self._inode = 0, 0
+        self._rounds = 0
+        self._accuracy: float | None = None
+
+    def look(self) -> tuple[int, float | None]:
+        """Return the rounds so far and the last accuracy."""
+        try:
+            with self._path.open("rb") as file:
+                status = os.fstat(file.fileno())
+                # A run that goes on drops its last rounds: another, shorter file.
+                if status.st_ino != self._inode or status.st_size < self._offset:
+                    self._inode, self._offset = status.st_ino, 0
+                file.seek(self._offset)
+                text = file.read()
+        except OSError:
+            return self._rounds, self._accuracy
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for line in whole.splitlines():
+            values = json.loads(line)
+            self._rounds = values["round"]
+            self._accuracy = values.get("accuracy", self._accuracy)
+        return self._rounds, self._accuracy

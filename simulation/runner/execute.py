@@ -1,0 +1,100 @@
+"""Experiments run to their end: features first, then runs, then what builds on them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from fed3r_app.runs.report import format_seconds
+from simulation.runner.analyses import analyses_wanted
+from simulation.runner.display import Display
+from simulation.runner.experiment import Experiment
+from simulation.runner.html_report import write_report
+from simulation.runner.pool import Pool
+from simulation.runner.run_grid import Run
+from simulation.runner.store import DONE, Store
+from simulation.runner.tasks import FLOWER, RunTask, Task, features_wanted
+
+_MOST_JOBS = 4
+
+
+def run_experiments(
+    experiments: Sequence[Experiment], store: Store, engine: str, jobs: int = 0
+) -> int:
+    """Run what is not done yet; return 0 if everything is done then.
+
+    Parameters
+    ----------
+    experiments : sequence of Experiment
+        A run that several of them share is run once.
+    store : Store
+        Where everything goes.
+    engine : str
+        ``inline`` or ``flower``.
+    jobs : int
+        Runs at a time; 0 decides.
+    """
+    began = time.monotonic()
+    runs = {run.identity: run for each in experiments for run in each.all_runs}
+    with store.claimed():
+        waiting = [run for run in runs.values() if store.state(run) != DONE]
+        if len(waiting) < len(runs):
+            done = len(runs) - len(waiting)
+            print(f"{done} of {len(runs)} runs are done already.", flush=True)
+        failures = _perform(
+            experiments, sorted(waiting, key=_cost), store, engine, jobs
+        )
+        for experiment in experiments:
+            _show(experiment, store)
+    seconds = format_seconds(time.monotonic() - began)
+    if not failures:
+        print(f"All {len(runs)} runs are done. {seconds}.")
+        return 0
+    print(f"{len(failures)} failed, in {seconds}:", file=sys.stderr)
+    for task, sentence in failures:
+        print(f"  {task.title}: {sentence}\n    Log: {task.log}", file=sys.stderr)
+    return 1
+
+
+def _perform(
+    experiments: Sequence[Experiment],
+    runs: list[Run],
+    store: Store,
+    engine: str,
+    jobs: int,
+) -> list[tuple[Task, str]]:
+    """Do all that is left to do; return what failed and why."""
+    tasks: list[Task] = [RunTask(run, store, engine) for run in runs]
+    # On Flower's engine one run has all processors already.
+    cores = len(os.sched_getaffinity(0))
+    jobs = 1 if engine == FLOWER else jobs or min(cores, _MOST_JOBS)
+    features: list[Task] = [*features_wanted(runs, store.runs)]
+    analyses = [task for each in experiments for task in analyses_wanted(each, store)]
+    total = len(features) + len(tasks) + len(analyses)
+    if not total:
+        return []
+    with (
+        Display(store, total) as display,
+        Pool(jobs, cores, share_threads=engine != FLOWER) as pool,
+    ):
+        pool.run(features, display, jobs=1)
+        pool.run(tasks, display)
+        pool.run(analyses, display, jobs=1)
+        return display.failures
+
+
+def _cost(run: Run) -> tuple[bool, bool]:
+    """Return what to sort by, so that what is quick comes first."""
+    finetune = run.config["finetune"]
+    return finetune in ("full", "feat"), finetune != "none"
+
+
+def _show(experiment: Experiment, store: Store) -> None:
+    """Write an experiment's report and print its tables."""
+    report = write_report(experiment, store)
+    print(f"\n{experiment.name}: {experiment.title}\n")
+    for table in report.tables:
+        print(f"{table.text()}\n")
+    print(f"Report: {report.page}\n", flush=True)

@@ -1,0 +1,314 @@
+"""Fed3R and FedNCM whose server learns sums over groups of clients, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from logging import INFO, WARNING
+from typing import Any, Protocol
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common.logger import log
+from flwr.serverapp import Grid
+
+from fed3r_app.core import RidgeStatistics, check_contribution
+from fed3r_app.errors import RunError
+from fed3r_app.privacy.release import round_counts
+from fed3r_app.privacy.secagg import (
+    FeatureGrid,
+    Group,
+    GroupFailed,
+    IntegerStatistics,
+    group_threshold,
+)
+from fed3r_app.privacy.secagg.fixed_point import vector_length
+from fed3r_app.progress import Progress
+from fed3r_app.runs.ledger import ACCEPTED, FAILED, Entry
+from fed3r_app.wire import count_bytes
+from fed3r_app.wire import secagg as records
+from strategies.discovery import Roster
+from strategies.fed3r import Fed3R
+from strategies.fedncm import FedNCM
+from strategies.messaging import exchange, printable
+from strategies.release import Release
+from strategies.secagg_sampling import SecureCohorts
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """One of the four exchanges with a group.
+
+    Parameters
+    ----------
+    message_type : str
+        Flower's name of the question.
+    asked : callable
+        Which members of a group are asked.
+    question : callable
+        What a member is asked, given the config of a plain question.
+    take : callable
+        Notes a member's reply in the group; raises ValueError for a bad one.
+    done : callable
+        Which members have replied.
+    what : str
+        What they have done then.
+    """
+
+    message_type: str
+    asked: Callable[[Group], Collection[int]]
+    question: Callable[[Group, int, ConfigRecord], RecordDict]
+    take: Callable[[Group, int, RecordDict], None]
+    done: Callable[[Group], Collection[int]]
+    what: str
+
+
+_STAGES = (
+    _Stage(
+        "query.keys",
+        asked=lambda group: group.clients,
+        question=lambda group, _, config: records.pack_attempt(group.attempt),
+        take=lambda group, i, reply: group.take_keys(i, records.read_keys(reply)),
+        done=lambda group: group.keys,
+        what="sent keys",
+    ),
+    _Stage(
+        "query.share",
+        asked=lambda group: group.keys,
+        question=lambda group, i, config: records.pack_group(
+            group.attempt, i, group.keys, group.threshold
+        ),
+        take=lambda group, i, reply: group.take_shares(i, records.read_sealed(reply)),
+        done=lambda group: group.sealed,
+        what="shared their secrets",
+    ),
+    _Stage(
+        "query.masked",
+        asked=lambda group: group.sealed,
+        question=lambda group, i, config: records.ask_masked(
+            group.attempt, group.sealed_for(i), config
+        ),
+        take=lambda group, i, reply: group.take_masked(i, records.read_masked(reply)),
+        done=lambda group: group.survivors,
+        what="sent a masked vector",
+    ),
+    _Stage(
+        "query.unmask",
+        asked=lambda group: group.survivors,
+        question=lambda group, _, config: records.pack_survivors(
+            group.attempt, group.survivors
+        ),
+        take=lambda group, i, reply: group.take_answer(i, records.read_answer(reply)),
+        done=lambda group: group.answers,
+        what="answered the last question",
+    ),
+)
+
+
+class SharedNoise(Release, Protocol):
+    """Makes sums valid again to which the clients have added noise."""
+
+    def count_group(self, survivors: int, threshold: int) -> None:
+        """Note a group's sum: so many shares of noise, so many of them enough."""
+
+
+class SecureAggregation(Fed3R):
+    """Fed3R whose round is four exchanges with groups of clients.
+
+    A group of which too few stay is given up, and its members are asked again in
+    another group with other keys; but whoever has answered the last question in vain
+    is lost, because it answers that once only, and so is whoever is in a sum that was
+    seen and refused: nobody is in two sums that were seen.
+
+    Parameters
+    ----------
+    roster : Roster
+        The clients and their nodes.
+    cohorts : SecureCohorts
+        Which clients form a group when.
+    start : RidgeStatistics
+        What was counted before, before scaling.
+    grid : FeatureGrid
+        How features become integers.
+    threshold_share : float
+        Share of a group that must stay to the end.
+    release : SharedNoise or None
+        Knows of the noise that the clients have added.
+    options
+        See ``Fed3R``.
+    """
+
+    cohorts: SecureCohorts
+
+    def __init__(
+        self,
+        roster: Roster,
+        cohorts: SecureCohorts,
+        start: RidgeStatistics,
+        *,
+        grid: FeatureGrid,
+        threshold_share: float,
+        release: SharedNoise | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(roster, cohorts, start, release=release, **options)
+        self._shared_noise = release
+        self._grid = grid
+        self._threshold_share = threshold_share
+
+    def statistics(self) -> RidgeStatistics:
+        """Return the sum so far; random features were sent as plain cosines."""
+        return self._grid.scaled(super().statistics())
+
+    def train_round(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        grid: Grid,
+        timeout: float,
+    ) -> MetricRecord:
+        """Ask the round's groups the four questions; return what came."""
+        self._cohort = self.cohorts.draw()
+        groups = [self._new_group(clients) for clients in self.cohorts.groups]
+        sizes = ", ".join(str(len(group.clients)) for group in groups)
+        log(INFO, "round %d: groups of %s clients", server_round, sizes)
+        for stage in _STAGES:
+            self._ask(stage, groups, config, grid, timeout)
+            groups = [group for group in groups if self._enough(stage, group)]
+        for group in groups:
+            self._fold_group(group)
+        self.cohorts.close_round(self._cohort)
+        return self.round_metrics()
+
+    def _new_group(self, clients: list[str]) -> Group:
+        threshold = group_threshold(len(clients), self._threshold_share)
+        return Group(clients, threshold, vector_length(*self._space))
+
+    def _ask(
+        self,
+        stage: _Stage,
+        groups: list[Group],
+        config: ConfigRecord,
+        grid: Grid,
+        timeout: float,
+    ) -> None:
+        """Ask the members of all groups one question, and take their replies."""
+        waiting = {
+            self.roster.nodes[group.clients[i]]: (group, i)
+            for group in groups
+            for i in stage.asked(group)
+        }
+        total, progress = len(waiting), Progress(stage.message_type)
+        questions = self._stage_questions(stage, dict(waiting), config)
+        in_flight = self.roster.in_flight
+        replies = exchange(grid, questions, timeout=timeout, in_flight=in_flight)
+        for reply in replies:
+            group, i = waiting.pop(reply.metadata.src_node_id, (None, 0))
+            if group is not None:
+                self._take(stage, group, i, reply)
+            progress(total - len(waiting), total)
+        for group, i in waiting.values():
+            self._drop(group.clients[i], f"no reply to {stage.message_type}")
+
+    def _stage_questions(
+        self,
+        stage: _Stage,
+        members: dict[int, tuple[Group, int]],
+        config: ConfigRecord,
+    ) -> Iterator[Message]:
+        for node, (group, i) in members.items():
+            content = stage.question(group, i, config)
+            self.download_bytes += count_bytes(content)
+            yield Message(content, dst_node_id=node, message_type=stage.message_type)
+
+    def _take(self, stage: _Stage, group: Group, i: int, reply: Message) -> None:
+        if reply.has_error():
+            self._drop(group.clients[i], printable(reply.error.reason))
+            return
+        self.upload_bytes += count_bytes(reply.content)
+        try:
+            stage.take(group, i, reply.content)
+        except ValueError as error:
+            reason = f"its reply to {stage.message_type} was refused: {error}"
+            self._drop(group.clients[i], printable(reason))
+
+    def _drop(self, client: str, reason: str) -> None:
+        """Note who drops out of its group; it will be asked again in another."""
+        self._fail(Entry(client, FAILED, reason=reason))
+
+    def _enough(self, stage: _Stage, group: Group) -> bool:
+        """Return whether a group goes on; else see to its members."""
+        try:
+            group.check_enough(stage.done(group), stage.what)
+        except GroupFailed as failure:
+            faithful = set(stage.done(group)) - group.answers.keys()
+            # Late answers could unmask this sum yet: whoever adds noise is in one.
+            in_doubt = self._shared_noise and stage is _STAGES[-1]
+            lost = group.survivors if in_doubt else group.answers
+            self._abandon(group, str(failure), lost=lost, excused=faithful)
+            return False
+        return True
+
+    def _fold_group(self, group: Group) -> None:
+        """Add a group's sum; its survivors are counted, the others may come again."""
+        try:
+            stats = self._unmask(group)
+        except (GroupFailed, ValueError) as failure:
+            # Who was silent at the last question is in that sum as well.
+            reason = f"its group's sum was refused: {failure}"
+            self._abandon(group, reason, lost=group.survivors)
+            return
+        # A noisy n proves nothing, and the budget is spent.
+        exact = self._shared_noise is None
+        if exact and self._sum.n + stats.n > self._grid.max_samples:
+            raise RunError(
+                "secagg-max-samples must be at least the number of all clients' "
+                f"images, {self._sum.n + stats.n} so far, got "
+                f"{self._grid.max_samples}: larger sums may be rounded."
+            )
+        # No digest and no number of images: of a client only its group is known.
+        what = f"group of {len(group.survivors)}"
+        clients = [group.clients[i] for i in sorted(group.survivors)]
+        for client in clients:
+            self._note(Entry(client, ACCEPTED, what))
+        with self.changing_sum():
+            if self._shared_noise:
+                self._shared_noise.count_group(len(clients), group.threshold)
+            self._sum.add(stats)
+            for client in clients:
+                self.contributions[client] = what
+                self.cohorts.count(client)
+
+    def _unmask(self, group: Group) -> RidgeStatistics:
+        """Return the exact statistics of a group's survivors, or with their noise."""
+        integers = IntegerStatistics.from_vector(group.unmask(), *self._space)
+        if self._shared_noise:  # with noise in them, sums contradict themselves
+            return round_counts(integers, self._grid.bits).statistics(self._grid)
+        # What can be said of a sum: nobody's own part is known.
+        integers.check_within(self._grid)
+        stats = integers.statistics(self._grid)
+        check_contribution(self._grid.scaled(stats), self._limits)
+        return stats
+
+    def _abandon(
+        self,
+        group: Group,
+        reason: str,
+        *,
+        lost: Collection[int],
+        excused: Collection[int] = (),
+    ) -> None:
+        """Give a group up: who is lost is left alone, who did its part asked again."""
+        log(WARNING, "A group of %d is given up: %s", len(group.clients), reason)
+        for i in sorted(lost):
+            answered = i in group.answers
+            done = "answered the last question" if answered else "is in the sum"
+            said = f"lost: it {done}, but {reason}"
+            self._fail(Entry(group.clients[i], FAILED, reason=said))
+            self.cohorts.give_up(group.clients[i], said)
+        for i in excused:
+            self.cohorts.excuse(group.clients[i], reason)
+
+
+class SecureFedNCM(SecureAggregation, FedNCM):
+    """FedNCM from the sums over groups of clients."""

@@ -1,0 +1,153 @@
+"""The run config: what is accepted, and the sentence for what is not."""
+
+import tomllib
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from fed3r_app.config import WITH_REPLACEMENT, Config, check_setting
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
+DEFAULTS = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
+
+
+def read(**changes):
+    return Config.from_run_config(
+        DEFAULTS | {key.replace("_", "-"): value for key, value in changes.items()}
+    )
+
+
+def test_pyproject_and_config_have_the_same_keys():
+    assert set(DEFAULTS) == {field.name.replace("_", "-") for field in fields(Config)}
+
+
+def test_the_defaults_are_valid_and_come_back():
+    assert Config.from_run_config(DEFAULTS).to_run_config() == DEFAULTS
+
+
+def test_settings_survive_the_way_to_a_run_config_and_back():
+    config = replace(read(), ridge_lambda=0.01, clients_per_round=7, run_name="a")
+    assert Config.from_run_config(config.to_run_config()) == config
+
+
+def test_whole_numbers_are_read_as_numbers_where_a_fraction_may_stand():
+    assert read(ridge_lambda=1).ridge_lambda == 1.0
+    assert isinstance(read(alpha=1).alpha, float)
+
+
+GOES_WITH = {"dp-epsilon": {"upload": "dense", "upload-dtype": "float64"}}
+
+
+@pytest.mark.parametrize("key", DEFAULTS)
+def test_every_key_refuses_a_value_of_another_kind_by_name(key):
+    refused = []
+    for value in (1.5, "no such value"):
+        try:
+            read(**{**GOES_WITH.get(key, {}), key: value})
+        except ValueError as error:
+            refused.append((value, str(error)))
+    assert refused
+    for value, sentence in refused:
+        assert sentence.startswith(f"{key} must ")
+        assert repr(value) in sentence
+
+
+@pytest.mark.parametrize("key", DEFAULTS)
+def test_a_missing_key_is_named(key):
+    rest = {name: value for name, value in DEFAULTS.items() if name != key}
+    with pytest.raises(ValueError, match=f"'{key}' is missing"):
+        Config.from_run_config(rest)
+
+
+def test_a_typo_is_answered_with_the_nearest_key():
+    with pytest.raises(ValueError, match=r"'ridge-lamda' is not known.*'ridge-lambda'"):
+        read(ridge_lamda=1.0)
+
+
+def test_a_key_like_no_other_is_refused_too():
+    with pytest.raises(ValueError, match=r"'qqq' is not known. See"):
+        read(qqq=1)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("ridge-lambda", -1, "'auto' or a number > 0, got -1"),
+        ("ridge-lambda", 0, "'auto' or a number > 0, got 0"),
+        ("ridge-lambda", float("nan"), "got nan"),
+        ("ridge-lambda", float("inf"), "got inf"),
+        ("ridge-lambda", True, "got True"),
+        ("ridge-lambda", "0.01", "got '0.01'"),
+        ("rf-sigma", -2.0, "'auto' or a number > 0, got -2.0"),
+        ("rf-dim", 0, "a whole number >= 1, got 0"),
+        ("alpha", -1, "a number >= 0, got -1"),
+        ("round-timeout", 0.0, "a number > 0, got 0.0"),
+        ("clients-per-round", -1, "a whole number >= 0, got -1"),
+        ("clients-per-round", 2.0, "a whole number >= 0, got 2.0"),
+        ("clients-per-round", True, "a whole number >= 0, got True"),
+        ("seed", -1, "a whole number >= 0, got -1"),
+        ("resume", 1, "true or false, got 1"),
+        ("run-name", 7, "a string"),
+        ("dataset", "mnist", "one of digits, "),
+        ("partition", "by_class", "one of iid, dirichlet, by-class, natural, got"),
+        ("upload-dtype", "int8", "one of float32, float64, float16, got 'int8'"),
+    ],
+)
+def test_a_bad_value_gets_the_rule_and_the_value(key, value, rule):
+    with pytest.raises(ValueError) as caught:
+        read(**{key: value})
+    assert str(caught.value).startswith(f"{key} must be ")
+    assert rule in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"upload": "packed", "upload_dtype": "float16"}, "upload-dtype = 'float16'"),
+        ({"upload": "dense", "upload_dtype": "float16"}, "upload-dtype = 'float16'"),
+        ({"method": "fedncm", "fit_intercept": True}, "fit-intercept must be false"),
+        ({"statistics_rounds": 3}, "statistics-rounds must be 0"),
+        (
+            {"sampling": WITH_REPLACEMENT, "clients_per_round": 0},
+            "clients-per-round must be >= 1",
+        ),
+        ({"resume": True}, "run-name must name the run to resume"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(changes, named):
+    with pytest.raises(ValueError, match=named):
+        read(**changes)
+
+
+def test_one_setting_can_be_checked_by_itself():
+    check_setting("alpha", 1)
+    with pytest.raises(ValueError, match="alpha must be a number >= 0, got 'big'"):
+        check_setting("alpha", "big")
+    with pytest.raises(ValueError, match=r"'alhpa' is not known.*'alpha'"):
+        check_setting("alhpa", 1)
+
+
+def test_a_value_of_another_type_is_refused_however_equal_it_is():
+    # The same run config is read once; 1 equals true, and is not allowed here.
+    assert read(resume=True, run_name="a").resume
+    with pytest.raises(ValueError, match="resume must be true or false, got 1"):
+        read(resume=1, run_name="a")
+
+
+def test_the_same_run_config_is_read_once():
+    assert read(seed=3) is read(seed=3)
+    assert read(seed=3) is not read(seed=4)
+
+
+@pytest.mark.parametrize(
+    ("dim", "interval"),
+    [(0, 50), (2000, 50), (5000, 125), (10_000, 250), (90_000, 250)],
+)
+def test_larger_systems_are_solved_less_often(dim, interval):
+    assert read().evaluation_interval(1000, dim) == interval
+    assert read(eval_every=7).evaluation_interval(1000, dim) == 7
+
+
+def test_few_rounds_are_all_evaluated():
+    assert read().evaluation_interval(10, 1280) == 1

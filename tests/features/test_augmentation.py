@@ -1,0 +1,110 @@
+"""Random crops and mirroring, as ImageNet networks are trained with."""
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fed3r_app.data.images import FileImages
+from fed3r_app.features.preprocessing import Preprocess, _random_box
+from fed3r_app.training.sgd import ImageBatches
+
+SIZE = 16
+PREPROCESS = Preprocess(SIZE, SIZE)
+
+
+def ramp(width=40, height=30):
+    """Return an image whose red grows from left to right, its green downwards."""
+    pixels = np.zeros((height, width, 3), dtype=np.uint8)
+    pixels[..., 0] = np.linspace(0, 255, width).astype(np.uint8)
+    pixels[..., 1] = np.linspace(0, 255, height).astype(np.uint8)[:, None]
+    return Image.fromarray(pixels)
+
+
+def draws(count=400, image=None, seed=0):
+    random = np.random.default_rng(seed)
+    return [PREPROCESS.random_pixels(image or ramp(), random) for _ in range(count)]
+
+
+def test_the_shape_and_type_are_those_without_augmentation():
+    plain = PREPROCESS.pixels(ramp())
+    for pixels in draws(20):
+        assert (pixels.shape, pixels.dtype) == (plain.shape, plain.dtype)
+
+
+def test_a_seed_gives_the_same_images_and_another_gives_others():
+    for one, other in zip(draws(5), draws(5), strict=True):
+        assert np.array_equal(one, other)
+    assert not np.array_equal(draws(1)[0], draws(1, seed=1)[0])
+
+
+def test_half_of_the_images_are_mirrored_and_none_stands_on_its_head():
+    images = [pixels.astype(int) for pixels in draws()]
+    mirrored = np.mean([p[8, 0, 0] > p[8, -1, 0] for p in images])
+    # 400 fair coins: 0.5 with a standard deviation of 0.025.
+    assert 0.4 < mirrored < 0.6
+    assert all(p[0, 8, 1] < p[-1, 8, 1] for p in images)
+
+
+@pytest.mark.parametrize("size", [(40, 30), (8, 8), (300, 20), (1, 1)])
+def test_boxes_lie_inside_and_cover_8_to_100_percent(size):
+    random = np.random.default_rng(0)
+    shares = []
+    for _ in range(500):
+        left, top, right, bottom = _random_box(size, random)
+        assert 0 <= left < right <= size[0] + 1e-9
+        assert 0 <= top < bottom <= size[1] + 1e-9
+        shares.append((right - left) * (bottom - top) / (size[0] * size[1]))
+    assert max(shares) <= 1 + 1e-9
+    if size == (8, 8):  # a square has room for every ratio up to about 3/4 of it
+        assert min(shares) >= 0.08 - 1e-9
+        assert 0.4 < np.mean(shares) < 0.6
+
+
+def test_greyscale_images_have_one_channel():
+    grey = Preprocess(SIZE, SIZE, mode="L", mean=(0.0,), std=(1.0,))
+    pixels = grey.random_pixels(ramp(), np.random.default_rng(0))
+    assert pixels.shape == (SIZE, SIZE, 1)
+
+
+@pytest.fixture
+def images(tmp_path):
+    for i in range(3):
+        ramp(20 + i, 20).save(tmp_path / f"{i}.png")
+    return FileImages(tmp_path, [f"{i}.png" for i in range(3)], [0, 0, 0])
+
+
+def batches(images, augment=None):
+    rows, cpu = np.array([2, 0]), torch.device("cpu")
+    return ImageBatches(images, rows, PREPROCESS, cpu, augment)
+
+
+def test_batches_are_the_clients_own_images_in_the_order_asked_for(images):
+    batch = batches(images)(torch.tensor([1, 0, 1]))
+    pixels = [PREPROCESS.pixels(images.image(row)) for row in (0, 2, 0)]
+    assert torch.equal(batch, PREPROCESS.normalize(pixels, torch.device("cpu")))
+
+
+def test_an_image_is_read_once_unless_it_is_augmented(images, monkeypatch):
+    read = []
+    original = FileImages.image
+    monkeypatch.setattr(
+        FileImages, "image", lambda self, row: read.append(row) or original(self, row)
+    )
+    plain = batches(images)
+    one, two = plain(torch.tensor([0, 1])), plain(torch.tensor([0, 1]))
+    assert torch.equal(one, two)
+    assert sorted(read) == [0, 2]
+    augmented = batches(images, np.random.default_rng(0))
+    one, two = augmented(torch.tensor([0, 1])), augmented(torch.tensor([0, 1]))
+    assert not torch.equal(one, two)
+
+
+def test_images_that_do_not_fit_in_memory_are_read_again(images, monkeypatch):
+    monkeypatch.setattr("fed3r_app.training.sgd._KEPT_BYTES", SIZE * SIZE * 3)
+    plain = batches(images)
+    for _ in range(2):
+        pixels = [PREPROCESS.pixels(images.image(row)) for row in (2, 0)]
+        expected = PREPROCESS.normalize(pixels, torch.device("cpu"))
+        assert torch.equal(plain(torch.tensor([0, 1])), expected)
+    assert len(plain._kept) == 1

@@ -1,0 +1,322 @@
+"""Features: as fast as may be, equal to the plain network's, never made twice."""
+
+import gc
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from fed3r_app.data.images import ImageSet
+from fed3r_app.features import extraction as features_module
+from fed3r_app.features.backbone import Backbone, load_backbone
+from fed3r_app.features.extraction import cached_features, extract_features
+from fed3r_app.features.inference_copy import fast_copy, fuse_batch_norm
+from fed3r_app.features.preprocessing import Preprocess
+
+CPU = torch.device("cpu")
+
+
+class NoiseImages(ImageSet):
+    """Images of noise that count how often each is read."""
+
+    def __init__(self, num: int, identity: str = "noise") -> None:
+        super().__init__(np.zeros(num), num)
+        self.name = identity
+        self.reads = np.zeros(num, dtype=np.int64)
+
+    def _digest(self) -> str:
+        return self.name
+
+    def image(self, index: int) -> Image.Image:
+        self.reads[index] += 1
+        rng = np.random.default_rng(index)
+        return Image.fromarray(rng.integers(0, 256, (40, 36, 3), dtype=np.uint8))
+
+
+class SmallNetwork(nn.Module):
+    """Conv and batch norm as models have them, and a convolution that runs twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 5, 3, bias=False), nn.BatchNorm2d(5)
+        self.shared, self.shared_norm = nn.Conv2d(5, 5, 1), nn.BatchNorm2d(5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.conv(x)))
+        x = self.shared(x) + self.shared_norm(self.shared(x))
+        return x.mean((2, 3))
+
+
+def small_network() -> nn.Module:
+    torch.manual_seed(0)
+    network = SmallNetwork()
+    for norm in (network.norm, network.shared_norm):
+        nn.init.uniform_(norm.get_buffer("running_mean"), -1, 1)
+        nn.init.uniform_(norm.get_buffer("running_var"), 0.5, 2)
+    return network
+
+
+def small_backbone(**changes: object) -> Backbone:
+    settings = {
+        "name": "small",
+        "weights": "test",
+        "digest": "0",
+        "preprocess": Preprocess(16, 16),
+        "build": small_network,
+    }
+    return Backbone(**{**settings, **changes})  # type: ignore[arg-type]
+
+
+def plain_features(backbone: Backbone, images: NoiseImages, rows: list[int]) -> Tensor:
+    """Return what the network itself makes of each image alone."""
+    pre = backbone.preprocess
+    singles = [
+        backbone.module(pre.normalize([pre.pixels(images.image(row))], CPU))
+        for row in rows
+    ]
+    return torch.cat(singles)
+
+
+def test_a_network_is_let_go_of_when_there_is_another() -> None:
+    backbone, images, rows = small_backbone(), NoiseImages(1), np.array([0])
+    extract_features(backbone, images, rows, device=CPU)
+    gone = weakref.ref(backbone.module)
+    del backbone
+    extract_features(small_backbone(), images, rows, device=CPU)
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize(
+    "backbone",
+    [
+        small_backbone(),
+        load_backbone("mobilenet_v2", "packaged", 32),
+        load_backbone("mobilenet_v2", "packaged", 96),
+        load_backbone("densenet121", "random", 32),
+    ],
+    ids=lambda backbone: f"{backbone.name}-{backbone.preprocess.crop}",
+)
+def test_features_equal_the_plain_networks(backbone: Backbone) -> None:
+    images = NoiseImages(6)
+    rows = [4, 0, 5, 1, 1]
+    before = {k: v.clone() for k, v in backbone.module.state_dict().items()}
+    ours = extract_features(backbone, images, np.array(rows), device=CPU, batch_size=2)
+    expected = plain_features(backbone, images, rows)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4)
+    assert not ours.is_inference() and ours.dtype == torch.float32
+    after = backbone.module.state_dict()
+    assert all(torch.equal(before[key], after[key]) for key in after)
+
+
+def test_batch_norms_are_folded_where_they_can_be() -> None:
+    network = small_network().eval()
+    x = torch.randn(2, 3, 9, 9, generator=torch.Generator().manual_seed(1))
+    expected = network(x)
+    fused = fast_copy(network, CPU, torch.float32)
+    kinds = [type(part) for part in fused.modules()]
+    assert kinds.count(nn.BatchNorm2d) == 1  # the one after the shared convolution
+    torch.testing.assert_close(fused(x), expected, rtol=1e-5, atol=1e-5)
+    assert isinstance(network.get_submodule("norm"), nn.BatchNorm2d)
+
+
+def test_mobilenet_has_no_batch_norm_left() -> None:
+    fused = fast_copy(
+        load_backbone("mobilenet_v2", "packaged", 32).module, CPU, torch.float32
+    )
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in fused.modules())
+
+
+def test_what_cannot_be_traced_is_used_as_it_is() -> None:
+    class Branching(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x if x.sum() > 0 else -x
+
+    module = Branching()
+    assert fuse_batch_norm(module) is module
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_batch_size_and_order_do_not_show(batch_size: int) -> None:
+    images, backbone = NoiseImages(10), small_backbone()
+    every = extract_features(backbone, images, np.arange(10), device=CPU)
+    rows = np.random.default_rng(0).permutation(10)
+    some = extract_features(backbone, images, rows, device=CPU, batch_size=batch_size)
+    torch.testing.assert_close(some, every[torch.from_numpy(rows)])
+
+
+def test_no_rows_give_no_features(tmp_path: Path) -> None:
+    images, none = NoiseImages(3), np.array([], dtype=np.int64)
+    backbone = small_backbone()
+    assert extract_features(backbone, images, none, device=CPU).shape == (0, 5)
+    empty = cached_features(backbone, images, none, device=CPU, cache_dir=tmp_path)
+    assert empty.shape == (0, 5)
+
+
+def test_progress_counts_images() -> None:
+    seen: list[tuple[int, int]] = []
+    extract_features(
+        small_backbone(),
+        NoiseImages(7),
+        np.arange(7),
+        device=CPU,
+        batch_size=3,
+        progress=lambda done, total: seen.append((done, total)),
+    )
+    assert seen == [(3, 7), (6, 7), (7, 7)]
+
+
+def test_bfloat16_is_close_and_not_the_same() -> None:
+    images, backbone = NoiseImages(4), load_backbone("mobilenet_v2", "packaged", 32)
+    exact = extract_features(backbone, images, np.arange(4), device=CPU)
+    rough = extract_features(
+        backbone, images, np.arange(4), device=CPU, dtype="bfloat16"
+    )
+    assert rough.dtype == torch.float32 and not torch.equal(rough, exact)
+    similarity = torch.cosine_similarity(rough, exact)
+    assert (similarity > 0.98).all()
+
+
+def test_bad_arguments_are_named() -> None:
+    images, backbone = NoiseImages(3), small_backbone()
+    with pytest.raises(ValueError, match=r"dtype must be one of .* got 'float16'"):
+        extract_features(backbone, images, np.array([0]), device=CPU, dtype="float16")
+    for rows in ([3], [-1]):
+        with pytest.raises(ValueError, match="rows must be between 0 and 2, got"):
+            extract_features(backbone, images, np.array(rows), device=CPU)
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the sizes of the batches that any network has run on since."""
+    sizes: list[int] = []
+
+    def counting(*args: object) -> nn.Module:
+        network = fast_copy(*args)  # type: ignore[arg-type]
+        network.register_forward_pre_hook(lambda _, x: sizes.append(len(x[0])))
+        return network
+
+    monkeypatch.setattr(features_module, "fast_copy", counting)
+    features_module._network.cache_clear()
+    return sizes
+
+
+def test_cached_features_run_nothing_and_are_the_same_bits(
+    tmp_path: Path, runs: list[int]
+) -> None:
+    images, backbone = NoiseImages(9), small_backbone()
+    first = cached_features(
+        backbone, images, np.arange(9), device=CPU, cache_dir=tmp_path
+    )
+    assert sum(runs) == 9 and images.reads.tolist() == [1] * 9
+    rows = np.array([8, 2, 2, 5])
+    again = cached_features(backbone, images, rows, device=CPU, cache_dir=tmp_path)
+    assert sum(runs) == 9 and images.reads.tolist() == [1] * 9
+    assert torch.equal(again, first[torch.from_numpy(rows)])
+
+
+def test_cached_features_need_no_network(tmp_path: Path) -> None:
+    def never() -> nn.Module:
+        raise AssertionError("the network was built")
+
+    images, rows = NoiseImages(4), np.arange(4)
+    first = cached_features(
+        small_backbone(), images, rows, device=CPU, cache_dir=tmp_path
+    )
+    lazy = small_backbone(build=never, known_dim=5)
+    again = cached_features(lazy, images, rows, device=CPU, cache_dir=tmp_path)
+    assert torch.equal(first, again)
+
+
+def test_only_what_is_missing_is_extracted(tmp_path: Path, runs: list[int]) -> None:
+    images, backbone = NoiseImages(8), small_backbone()
+    seen: list[tuple[int, int]] = []
+    for rows in ([1, 3], [3, 7, 1, 7, 0], [7, 0]):
+        got = cached_features(
+            backbone,
+            images,
+            np.array(rows),
+            device=CPU,
+            cache_dir=tmp_path,
+            progress=lambda done, total: seen.append((done, total)),
+        )
+        expected = plain_features(backbone, NoiseImages(8), rows)
+        torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
+    assert images.reads.tolist() == [1, 1, 0, 1, 0, 0, 0, 1]
+    assert seen == [(2, 2), (2, 2)] and sum(runs) == 4
+
+
+def test_settings_do_not_share_features(tmp_path: Path, runs: list[int]) -> None:
+    rows = np.arange(2)
+    settings = [
+        (small_backbone(), "float32", "a"),
+        (small_backbone(), "bfloat16", "a"),
+        (small_backbone(), "float32", "b"),
+        (small_backbone(digest="1"), "float32", "a"),
+        (small_backbone(preprocess=Preprocess(18, 16)), "float32", "a"),
+        (small_backbone(preprocess=Preprocess(18, 18)), "float32", "a"),
+        (small_backbone(name="other"), "float32", "a"),
+    ]
+    for backbone, dtype, identity in settings:
+        cached_features(
+            backbone,
+            NoiseImages(2, identity),
+            rows,
+            device=CPU,
+            dtype=dtype,
+            cache_dir=tmp_path,
+        )
+    assert sum(runs) == 2 * len(settings)
+    assert len(list(tmp_path.iterdir())) == len(settings)
+
+
+def test_damage_is_repaired(tmp_path: Path) -> None:
+    images, backbone, rows = NoiseImages(5), small_backbone(), np.arange(5)
+    first = cached_features(backbone, images, rows, device=CPU, cache_dir=tmp_path)
+    (path,) = tmp_path.glob("*/features.bin")
+    path.write_bytes(path.read_bytes()[:50])
+    again = cached_features(backbone, images, rows, device=CPU, cache_dir=tmp_path)
+    torch.testing.assert_close(again, first)
+    assert images.reads.tolist() == [1, 1, 2, 2, 2]  # two records are whole
+    third = cached_features(backbone, images, rows, device=CPU, cache_dir=tmp_path)
+    assert torch.equal(third, again)
+
+
+def test_an_interrupted_extraction_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    images, backbone, rows = NoiseImages(80), small_backbone(), np.arange(80)
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_features(
+            backbone,
+            images,
+            rows,
+            device=CPU,
+            cache_dir=tmp_path,
+            progress=interrupt,
+        )
+    left: list[int] = []
+    cached_features(
+        backbone,
+        images,
+        rows,
+        device=CPU,
+        cache_dir=tmp_path,
+        progress=lambda done, total: left.append(total),
+    )
+    assert left[0] == 80 - 32
+
+
+def test_an_unwritable_cache_does_not_stop_the_run(tmp_path: Path) -> None:
+    images, backbone, rows = NoiseImages(3), small_backbone(), np.arange(3)
+    (tmp_path / "file").touch()
+    got = cached_features(
+        backbone, images, rows, device=CPU, cache_dir=tmp_path / "file"
+    )
+    assert torch.equal(got, extract_features(backbone, images, rows, device=CPU))

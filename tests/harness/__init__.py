@@ -1,0 +1,1 @@
+"""What tests share: grids with nodes in this process, samples, fixtures."""

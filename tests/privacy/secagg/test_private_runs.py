@@ -1,0 +1,141 @@
+"""Distributed differential privacy: the clients' noise is in every sum that is seen."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from fed3r_app.config import Config
+from fed3r_app.core import FeatureMap
+from fed3r_app.errors import RunError
+from fed3r_app.privacy.gaussian import PrivacyBudget
+from fed3r_app.privacy.release import DistributedRelease
+from simulation.engines.inline import default_run_config
+
+DEFAULTS = default_run_config(Path(__file__).parents[3] / "pyproject.toml")
+PRIVATE = {"dp_epsilon": 1.0, "dp_mode": "distributed", "ridge_lambda": "auto"}
+MAP = FeatureMap(64, norm=1.0)
+SIGMA = PrivacyBudget(1.0, 1e-5).shared_sigma()
+
+
+def deviation(outcome, exact):
+    """Return the deviation of what the run has added to the sums of the features."""
+    return float((outcome.statistics.b - exact.b).std())
+
+
+def test_one_group_has_the_noise_of_its_survivors(run, plain):
+    outcome = run(10, **PRIVATE)
+    expected = SIGMA * math.sqrt(10 / 6)  # of ten, six are enough
+    assert deviation(outcome, plain(range(10), 10, MAP)) == pytest.approx(
+        expected, rel=0.2
+    )
+    privacy = outcome.summary["differential_privacy"]
+    assert privacy["sigma"] == pytest.approx(expected)
+    assert (privacy["mode"], privacy["epsilon"]) == ("distributed", 1.0)
+    assert privacy["neighbours"] == "add or remove one sample"
+    lam = expected * math.sqrt(2 * 64)
+    assert outcome.summary["ridge_lambda"] == pytest.approx(lam)
+
+
+def test_the_noise_of_a_threshold_of_survivors_is_that_of_the_budget(run, plain):
+    gone = {1, 4, 6, 8}
+    outcome = run(
+        10,
+        lambda client, kind: client in gone and kind == "query.masked",
+        min_clients=6,
+        max_retries=0,
+        **PRIVATE,
+    )
+    left = sorted(set(range(10)) - gone)
+    assert deviation(outcome, plain(left, 10, MAP)) == pytest.approx(SIGMA, rel=0.2)
+    assert outcome.summary["differential_privacy"]["sigma"] == pytest.approx(SIGMA)
+
+
+def test_fewer_survivors_than_the_noise_is_for_are_never_unmasked(run):
+    gone = {0, 1, 4}  # two of five are left, and the noise is for three
+    with pytest.raises(RunError, match=r"0 of 5 clients were counted"):
+        run(
+            5,
+            lambda client, kind: client in gone and kind == "query.masked",
+            max_retries=0,
+            **PRIVATE,
+        )
+    assert not run.grid.of("query.unmask")
+    release = DistributedRelease(PrivacyBudget(1.0, 1e-5), 64, lambda: None)
+    with pytest.raises(RunError, match="calibrated for 6 clients, got 5"):
+        release.count_group(5, 6)
+
+
+def test_nobody_is_in_a_second_sum_where_the_first_may_still_be_unmasked(run):
+    """Three of five don't hear the last question; an answer may yet come late."""
+    unheard = {(client, "query.unmask") for client in (0, 1, 2)}
+
+    def silent(client, kind):
+        return "unheard" if (client, kind) in unheard else False
+
+    with pytest.raises(RunError, match=r"0 of 5 clients were counted"):
+        run(5, silent, **PRIVATE)
+    assert len(run.grid.of("query.keys")) == 5
+
+
+def test_each_group_has_noise_enough_of_its_own(run, plain):
+    outcome = run(20, **PRIVATE)
+    assert outcome.summary["differential_privacy"]["sigma"] == pytest.approx(
+        SIGMA * math.sqrt(2 * 10 / 6)
+    )
+    assert deviation(outcome, plain(range(20), 20, MAP)) == pytest.approx(
+        SIGMA * math.sqrt(2 * 10 / 6), rel=0.2
+    )
+
+
+def test_a_noisy_number_of_images_ends_no_run_whose_budget_is_spent(run):
+    outcome = run(5, secagg_max_samples=500, **PRIVATE)  # 1442 in all, 289 at a client
+    assert outcome.summary["clients_counted"] == 5
+
+
+def test_digits_are_classified_well(run):
+    accuracies = [
+        run(10, dp_epsilon=8.0, dp_mode="distributed", ridge_lambda="auto", run_name=n)
+        for n in "abc"
+    ]
+    assert sum(o.summary["accuracy"] for o in accuracies) / 3 > 0.88
+
+
+@pytest.mark.parametrize("method", ["fed3r", "fedncm", "fed3r-rf"])
+def test_with_hardly_any_noise_it_is_the_plain_sum(run, plain, method):
+    settings = {"dp_epsilon": 1e9, "dp_mode": "distributed", "method": method}
+    feature_map = MAP
+    if method == "fed3r-rf":
+        settings |= {"rf_dim": 40, "rf_sigma": 3.0}
+        feature_map = FeatureMap(64, 40, 3.0, 0, norm=1.0)
+    outcome = run(5, **settings)
+    exact = plain(range(5), 5, feature_map)
+    torch.testing.assert_close(outcome.statistics.A, exact.A, rtol=0, atol=0.01)
+    torch.testing.assert_close(outcome.statistics.b, exact.b, rtol=0, atol=0.01)
+    assert torch.equal(outcome.statistics.counts, exact.counts)
+
+
+def test_nothing_that_depends_on_single_images_is_written_down(run):
+    outcome = run(5, **PRIVATE)
+    assert all(not e.digest and e.num_samples is None for e in outcome.ledger)
+    lines = (outcome.directory / "metrics.jsonl").read_text()
+    assert "num_samples" not in lines
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"privacy": "none"}, "privacy must be 'secagg' with dp-epsilon, got 'none'"),
+        ({"dp-mode": "central"}, "privacy must be 'none' with dp-epsilon"),
+    ],
+)
+def test_noise_is_shared_only_where_sums_are_secret(settings, match):
+    config = DEFAULTS | {
+        "privacy": "secagg",
+        "dp-epsilon": 1.0,
+        "dp-mode": "distributed",
+    }
+    Config.from_run_config(config)
+    with pytest.raises(ValueError, match=match):
+        Config.from_run_config(config | settings)

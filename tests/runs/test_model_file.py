@@ -1,0 +1,131 @@
+"""Saved models: what comes back classifies as what was saved."""
+
+import os
+from dataclasses import fields, replace
+
+import pytest
+import torch
+
+from fed3r_app.core import FeatureMap, predict
+from fed3r_app.runs.model_file import SavedModel, load_model, save_model
+
+D, C = 6, 3
+GENERATOR = torch.Generator().manual_seed(0)
+Z = torch.randn(10, D, generator=GENERATOR)
+
+
+def make_model(**changes):
+    values = {
+        "W": torch.randn(D, C, generator=GENERATOR, dtype=torch.float64),
+        "present": torch.tensor([True, False, True]),
+        "class_names": ("cat", "dog", "Ölkanne"),
+        "method": "fed3r",
+        "ridge_lambda": 0.1 + 0.2,
+        "backbone": "pixels",
+        "weights": "none",
+        "weights_digest": "none",
+        "image_size": 8,
+        "feature_map": FeatureMap(D),
+    }
+    return SavedModel(**{**values, **changes})
+
+
+def rows(number):
+    return torch.randn(number, C, generator=GENERATOR, dtype=torch.float64)
+
+
+MODELS = {
+    "plain": make_model(),
+    "float32": make_model(W=rows(D).float()),
+    "class means": make_model(method="fedncm", ridge_lambda=None),
+    "intercept": make_model(W=rows(D + 1), feature_map=FeatureMap(D, intercept=True)),
+    "random features": make_model(
+        W=rows(20), feature_map=FeatureMap(D, 20, rf_sigma=3.5, rf_seed=7)
+    ),
+}
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    return MODELS[request.param]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.safetensors"
+
+
+def assert_same(one, other):
+    for field in fields(SavedModel):
+        mine, theirs = getattr(one, field.name), getattr(other, field.name)
+        if isinstance(mine, torch.Tensor):
+            assert mine.dtype == theirs.dtype and torch.equal(mine, theirs)
+        else:
+            assert mine == theirs and type(mine) is type(theirs)
+
+
+def test_save_then_load_is_the_identity(path, model):
+    save_model(path, model)
+    loaded = load_model(path)
+    assert_same(loaded, model)
+    assert torch.equal(loaded.scores(Z), model.scores(Z))
+
+
+def test_scores_are_those_of_the_mapped_features(model):
+    mapped = model.feature_map(Z).to(model.W.dtype)
+    assert torch.equal(
+        model.scores(Z).argmax(dim=1), predict(mapped, model.W, model.present)
+    )
+    assert torch.allclose(model.scores(Z)[:, 0], mapped @ model.W[:, 0])
+
+
+def test_a_class_without_samples_is_never_the_best(model):
+    assert torch.equal(model.scores(Z)[:, 1], torch.full((10,), -torch.inf))
+
+
+def test_features_of_another_backbone_are_refused():
+    with pytest.raises(ValueError, match="must have d = 6 columns, got 5"):
+        make_model().scores(Z[:, :5])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"W": torch.zeros(D, C + 1)},
+        {"W": torch.zeros(C)},
+        {"present": torch.ones(C)},
+        {"present": torch.ones(C + 1, dtype=torch.bool)},
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(changes):
+    with pytest.raises(ValueError, match=f"{next(iter(changes))} must"):
+        replace(make_model(), **changes)
+
+
+def test_damage_is_never_taken_for_a_model(path):
+    model = MODELS["plain"]
+    save_model(path, model)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 3):
+        path.write_bytes(whole[:place])
+        with pytest.raises(ValueError, match=r"model\.safetensors must hold"):
+            load_model(path)
+        flipped = bytes([whole[place] ^ 4])
+        path.write_bytes(whole[:place] + flipped + whole[place + 1 :])
+        try:
+            assert_same(load_model(path), model)
+        except ValueError as error:
+            assert str(path) in str(error)
+
+
+def test_a_failed_save_leaves_the_model_before(path, monkeypatch):
+    save_model(path, MODELS["plain"])
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_model(path, MODELS["float32"])
+    assert_same(load_model(path), MODELS["plain"])
+    assert list(path.parent.iterdir()) == [path]

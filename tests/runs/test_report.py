@@ -1,0 +1,191 @@
+"""The table and the picture of a run."""
+
+import os
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fed3r_app.runs.curves import plot_curves
+from fed3r_app.runs.report import (
+    format_bytes,
+    format_percent,
+    format_seconds,
+    summary_table,
+)
+
+SUMMARY = {
+    "method": "fed3r",
+    "dataset": "digits",
+    "accuracy": 0.9612,
+    "rounds": 4,
+    "clients": 1040,
+    "clients_counted": 1038,
+    "ridge_lambda": 0.01234567,
+    "upload_bytes": 2_200_000,
+    "download_bytes": 3456,
+    "paper_upload_bytes": 260_000_000,
+    "seconds": 75.3,
+}
+
+
+def make_metrics(rounds, measured=lambda number: True):
+    lines = []
+    for number in range(1, rounds + 1):
+        line = {
+            "round": number,
+            "upload_bytes": 290_000 * number,
+            "paper_upload_bytes": 66_000_000 * number,
+            "flops_per_client": 3e9 * number / rounds,
+        }
+        if measured(number):
+            line["accuracy"] = 1 - 0.5**number
+        lines.append(line)
+    return lines
+
+
+def pixels(path):
+    with Image.open(path) as image:
+        image.load()
+        assert image.format == "PNG"
+        return np.asarray(image.convert("RGB"))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (999_499, "999 kB"),
+        (999_500, "1 MB"),
+        (1_254_000, "1.25 MB"),
+        (117_912_704_000, "118 GB"),
+        (10**19, "1e+04 PB"),
+    ],
+)
+def test_bytes_read_well(number, text):
+    assert format_bytes(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (4.25, "4.2 s"),
+        (59.96, "1 min 00 s"),
+        (75.3, "1 min 15 s"),
+        (3599.7, "1 h 00 min"),
+        (7621, "2 h 07 min"),
+    ],
+)
+def test_durations_read_well(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+def test_accuracies_are_in_percent():
+    assert format_percent(0.9612) == "96.1 %"
+
+
+def test_the_table_holds_what_matters_in_aligned_columns():
+    table = summary_table(SUMMARY)
+    rows = dict(line.split("  ", 1) for line in table.splitlines())
+    assert {label: text.strip() for label, text in rows.items()} == {
+        "method": "fed3r",
+        "data set": "digits",
+        "accuracy": "96.1 %",
+        "clients counted": "1,038 of 1,040",
+        "ridge lambda": "0.01235",
+        "rounds": "4",
+        "uploaded": "2.2 MB, 118 times less than the paper's 260 MB",
+        "downloaded": "3.46 kB",
+        "time": "1 min 15 s",
+    }
+    starts = {line.index(line.split("  ")[-1].strip()) for line in table.splitlines()}
+    assert len(starts) == 1
+
+
+def test_more_bytes_than_the_papers_are_admitted():
+    table = summary_table({**SUMMARY, "upload_bytes": 520_000_000})
+    assert "520 MB, 2 times more than the paper's 260 MB" in table
+
+
+def test_what_is_missing_is_listed_and_long_lists_are_cut():
+    summary = {"missing_clients": ["a", "b"], "absent_classes": list(range(30))}
+    table = summary_table({**SUMMARY, **summary, "status": "partial"})
+    assert "missing clients  2: a, b" in table
+    assert "absent classes   30: 0, 1, 2, 3, 4, 5, 6, 7, …" in table
+    assert "status           partial" in table
+
+
+@pytest.mark.parametrize("empty", [{}, {"accuracy": None, "missing_clients": []}])
+def test_what_is_not_known_has_no_line(empty):
+    assert summary_table(empty) == ""
+
+
+def test_zero_is_known():
+    assert summary_table({"accuracy": 0.0, "upload_bytes": 0}) == (
+        "accuracy  0.0 %\nuploaded  0 B"
+    )
+
+
+@pytest.mark.parametrize("rounds", [1, 4, 300])
+def test_the_picture_is_a_png_with_ink_in_all_three_panels(tmp_path, rounds):
+    path = tmp_path / "curves.png"
+    plot_curves(make_metrics(rounds), path, "fed3r on digits")
+    image = pixels(path)
+    height, width, _ = image.shape
+    assert 1000 <= width <= 3000 and 400 <= height <= 1500
+    blue = (image[:, :, 2] > image[:, :, 0].astype(int) + 80).any(axis=0)
+    for panel in np.array_split(blue, 3):
+        assert panel.any()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_lines_without_accuracy_are_passed_over(tmp_path):
+    metrics = make_metrics(9, measured=lambda number: number % 3 == 0)
+    plot_curves(metrics, tmp_path / "all.png", "t")
+    measured = [line for line in metrics if "accuracy" in line]
+    plot_curves(measured, tmp_path / "measured.png", "t")
+    assert np.array_equal(
+        pixels(tmp_path / "all.png"), pixels(tmp_path / "measured.png")
+    )
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [
+        [],
+        make_metrics(3, measured=lambda number: False),
+        [{"accuracy": 0.5}],
+        [{"round": 1, "accuracy": 0.0, "upload_bytes": 0, "flops_per_client": 0.0}],
+        [{"round": 1, "accuracy": None, "upload_bytes": None}],
+        [{**line, "accuracy": 1.0} for line in make_metrics(2)],
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_odd_metrics_make_a_picture_too(tmp_path, metrics):
+    plot_curves(metrics, tmp_path / "curves.png", "t")
+    assert pixels(tmp_path / "curves.png").size
+
+
+def test_drawing_leaves_no_global_state(tmp_path):
+    before = "matplotlib.pyplot" in sys.modules
+    plot_curves(make_metrics(2), tmp_path / "curves.png", "t")
+    assert ("matplotlib.pyplot" in sys.modules) == before
+
+
+def test_a_failed_write_leaves_the_picture_before(tmp_path, monkeypatch):
+    path = tmp_path / "curves.png"
+    plot_curves(make_metrics(2), path, "t")
+    before = path.read_bytes()
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        plot_curves(make_metrics(5), path, "t")
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]

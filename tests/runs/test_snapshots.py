@@ -1,0 +1,220 @@
+"""Snapshots: the sums come back bit for bit, or a sentence says why not."""
+
+import os
+
+import pytest
+import safetensors.torch
+import torch
+
+from fed3r_app.core import RidgeStatistics
+from fed3r_app.files.tensors import read_tensors, write_tensors
+from fed3r_app.runs.snapshots import (
+    Snapshot,
+    check_settings,
+    load_snapshot,
+    save_snapshot,
+)
+
+D, C = 7, 4
+SETTINGS = {"backbone": "pixels", "rf-sigma": 0.1 + 0.2, "rf-dim": 0, "ones": False}
+NAMES = ("cat", "dog", "ox", "ähre")
+PROGRESS = {"rounds": 3, "upload_bytes": 2**53 + 1, "seconds": 1e-17}
+
+
+def make_statistics(d=D, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    Z = torch.randn(20, d, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, C - 1, (20,), generator=generator)
+    return RidgeStatistics.of(Z, y, C)
+
+
+def make_snapshot(statistics=None):
+    return Snapshot(
+        statistics or make_statistics(),
+        {"a": "1" * 64, "b": "2" * 64, "ü": "1" * 64},
+        SETTINGS,
+        PROGRESS,
+        NAMES,
+        ("gone",),
+    )
+
+
+def bits(tensor):
+    return tensor.contiguous().numpy().tobytes()
+
+
+def assert_same(one, other):
+    for name in ("A", "b", "counts"):
+        mine, theirs = getattr(one.statistics, name), getattr(other.statistics, name)
+        assert mine.shape == theirs.shape and mine.dtype == theirs.dtype
+        assert bits(mine) == bits(theirs)
+    for name in (
+        *("contributions", "settings", "progress"),
+        *("class_names", "forgotten"),
+    ):
+        assert getattr(one, name) == getattr(other, name)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "statistics.safetensors"
+
+
+@pytest.mark.parametrize("d", [1, 2, D, 130])
+def test_save_then_load_is_the_identity(path, d):
+    snapshot = make_snapshot(make_statistics(d))
+    save_snapshot(path, snapshot)
+    assert_same(load_snapshot(path), snapshot)
+
+
+def test_a_matrix_that_is_not_symmetric_to_the_last_bit_comes_back_too(path):
+    stats = make_statistics()
+    A = stats.A.clone()
+    A[0, 1] = torch.nextafter(A[0, 1], torch.tensor(torch.inf, dtype=A.dtype))
+    snapshot = make_snapshot(RidgeStatistics(A, stats.b, stats.counts))
+    save_snapshot(path, snapshot)
+    assert_same(load_snapshot(path), snapshot)
+
+
+def test_a_symmetric_matrix_takes_half_the_room(path):
+    A = torch.eye(300, dtype=torch.float64)
+    zeros = RidgeStatistics.zeros(300, C)
+    save_snapshot(path, make_snapshot(RidgeStatistics(A, zeros.b, zeros.counts)))
+    assert path.stat().st_size < 0.6 * A.nbytes
+
+
+def test_the_statistics_of_nobody_can_be_saved(path):
+    snapshot = Snapshot(RidgeStatistics.zeros(D, C), {}, {}, {}, NAMES)
+    save_snapshot(path, snapshot)
+    assert_same(load_snapshot(path), snapshot)
+
+
+def test_a_loaded_snapshot_outlives_its_file(path):
+    snapshot = make_snapshot()
+    save_snapshot(path, snapshot)
+    loaded = load_snapshot(path)
+    save_snapshot(path, make_snapshot(make_statistics(seed=1)))
+    path.unlink()
+    assert_same(loaded, snapshot)
+
+
+def test_settings_keep_their_types(path):
+    save_snapshot(path, make_snapshot())
+    loaded = load_snapshot(path)
+    for key, value in SETTINGS.items():
+        assert type(loaded.settings[key]) is type(value)
+
+
+def test_a_file_cut_anywhere_is_refused(path):
+    save_snapshot(path, make_snapshot())
+    whole = path.read_bytes()
+    for cut in range(0, len(whole), len(whole) // 40):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(ValueError, match=r"statistics\.safetensors must hold the"):
+            load_snapshot(path)
+
+
+def test_no_flipped_bit_is_taken_for_data(path):
+    snapshot = make_snapshot()
+    save_snapshot(path, snapshot)
+    whole = path.read_bytes()
+    refused = 0
+    for place in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << (place % 8)
+        path.write_bytes(damaged)
+        try:
+            loaded = load_snapshot(path)
+        except ValueError as error:
+            assert str(path) in str(error)
+            refused += 1
+        else:  # only in what carries no data
+            assert_same(loaded, snapshot)
+    assert refused > 0.98 * len(whole)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"PK\3\4 a zip file" * 10])
+def test_a_foreign_file_is_refused(path, content):
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match="Is the file cut off or damaged"):
+        load_snapshot(path)
+
+
+def test_a_safetensors_file_of_another_kind_is_refused(path):
+    path.write_bytes(safetensors.torch.save({"A": torch.zeros(2)}))
+    with pytest.raises(ValueError, match="says None"):
+        load_snapshot(path)
+    write_tensors(path, "model of something", {"A": torch.zeros(2)}, {})
+    with pytest.raises(ValueError, match="says 'model of something'"):
+        load_snapshot(path)
+
+
+def test_a_missing_file_is_named(path):
+    with pytest.raises(
+        OSError, match=r"statistics\.safetensors can't be read: No such"
+    ):
+        load_snapshot(path)
+
+
+def test_a_folder_in_the_place_of_the_file_is_named(path):
+    path.mkdir()
+    with pytest.raises(OSError, match=r"statistics\.safetensors can't be read"):
+        load_snapshot(path)
+
+
+def test_a_failed_save_leaves_the_snapshot_before(path, monkeypatch):
+    snapshot = make_snapshot()
+    save_snapshot(path, snapshot)
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_snapshot(path, make_snapshot(make_statistics(seed=1)))
+    assert_same(load_snapshot(path), snapshot)
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_client_that_is_counted_and_forgotten_is_refused():
+    with pytest.raises(ValueError, match="in the sums or forgotten, got both for a"):
+        Snapshot(make_statistics(), {"a": ""}, {}, {}, NAMES, ("a",))
+
+
+def test_every_class_has_a_name():
+    with pytest.raises(ValueError, match="class_names must name 4 classes, got 2"):
+        Snapshot(make_statistics(), {}, {}, {}, ("cat", "dog"))
+
+
+def test_the_classes_of_a_snapshot_may_be_numbered_anew():
+    snapshot = make_snapshot()
+    more = ("ant", "ox", "cat", "ähre", "dog")
+    stats, then = snapshot.relabelled(more).statistics, snapshot.statistics
+    for c, name in enumerate(NAMES):
+        assert stats.counts[more.index(name)] == then.counts[c]
+        assert torch.equal(stats.b[:, more.index(name)], then.b[:, c])
+    assert torch.equal(stats.A, then.A)
+    assert (stats.num_classes, stats.n) == (5, then.n)
+    assert_same(snapshot.relabelled(more).relabelled(more), snapshot.relabelled(more))
+    with pytest.raises(ValueError, match="must include 'cat'"):
+        snapshot.relabelled(("ant", "dog", "ox", "ähre"))
+
+
+def test_a_run_goes_on_with_the_same_settings_only():
+    snapshot = make_snapshot()
+    check_settings(snapshot.settings, dict(reversed(SETTINGS.items())))
+    with pytest.raises(ValueError, match=r"rf-dim must be 0 as in .* got 5000"):
+        check_settings(snapshot.settings, {**SETTINGS, "rf-dim": 5000})
+    with pytest.raises(ValueError, match=r"extra must be None .* got 1"):
+        check_settings(snapshot.settings, {**SETTINGS, "extra": 1})
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bool])
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2, 3)])
+def test_tensors_of_any_kind_come_back(path, dtype, shape):
+    tensor = torch.ones(shape, dtype=dtype)
+    write_tensors(path, "test", {"x": tensor}, {"names": ["ä"]})
+    tensors, about = read_tensors(path, "test")
+    assert tensors["x"].dtype == dtype
+    assert torch.equal(tensors["x"], tensor)
+    assert about == {"names": ["ä"]}

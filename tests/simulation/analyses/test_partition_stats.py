@@ -1,0 +1,110 @@
+"""``python -m simulation federation``: what it says, and its picture."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from simulation.__main__ import main
+from simulation.analyses.partition_plot import plot
+from simulation.analyses.partition_stats import Federation, describe, load_federation
+
+
+@pytest.fixture
+def show(tmp_path, capsys):
+    """Call the command; return its exit code, what it said and its picture."""
+
+    def show(*arguments):
+        path = tmp_path / "pictures" / "a.png"
+        code = main(["federation", *arguments, "--output", str(path)])
+        said = capsys.readouterr()
+        return code, said.out + said.err, path
+
+    return show
+
+
+def assert_is_a_picture(path):
+    with Image.open(path) as image:
+        assert image.format == "PNG"
+        assert len(set(image.convert("L").tobytes())) > 10
+
+
+def test_digits_by_class(show):
+    code, said, path = show("digits")
+    assert code == 0
+    assert "digits, by-class" in said
+    assert "1,442, and 355 held out" in said
+    assert "(client, class) pairs  10\n" in said
+    assert f"Picture: {path}" in said
+    assert_is_a_picture(path)
+
+
+def test_a_dirichlet_split_with_options(show):
+    code, said, path = show(
+        *("digits", "--partition", "dirichlet", "--alpha", "0.5"),
+        *("--clients", "20", "--seed", "3"),
+    )
+    assert code == 0
+    assert "digits, dirichlet, alpha = 0.5" in said
+    assert_is_a_picture(path)
+    again = load_federation("digits", "", "dirichlet", 0.5, 20, 3)
+    assert f"{again.class_counts.sum()}" in said
+
+
+def test_client_sizes_alone(show, tmp_path):
+    sizes = tmp_path / "sizes.csv"
+    sizes.write_text("client,num_images\na,3\ntest,9\nb,0\nc,600\n")
+    code, said, path = show(str(sizes))
+    assert code == 0
+    assert "3, 1 of them without images" in said
+    assert "mean 201.0, median 3, 0 to 600" in said
+    assert "not known" in said
+    assert_is_a_picture(path)
+
+
+def test_a_synthetic_federation_of_those_sizes(tmp_path):
+    sizes = tmp_path / "sizes.csv"
+    sizes.write_text("client,num_images\na,3\nb,0\nc,600\n")
+    federation = load_federation("synthetic:classes=7", str(sizes))
+    assert federation.sizes.tolist() == [3, 0, 600]
+    assert federation.num_classes == 7
+    assert federation.label_counts(np.array([2, 0])).sum(axis=1).tolist() == [600, 3]
+
+
+def test_a_published_federation_needs_its_split_files_only(tmp_path, show):
+    (tmp_path / "federated_train_user_120k.csv").write_text(
+        "user_id,image_id,class,label\nu1,a,0,x\nu1,b,1,y\nu2,c,1,y\nNA,d,0,x\n"
+    )
+    (tmp_path / "test.csv").write_text("image_id,class,label\ne,0,x\n")
+    code, said, _ = show("inaturalist-users-120k", "--data-path", str(tmp_path))
+    assert code == 0
+    assert "clients                2\n" in said
+    assert "3, and 1 held out" in said
+    assert "(client, class) pairs  3\n" in said
+
+
+def test_many_clients_and_classes_fit_into_the_picture(tmp_path):
+    random = np.random.default_rng(0)
+    labels = [random.integers(1000, size=n) for n in random.integers(1, 20, size=400)]
+    federation = Federation("many", 1000, labels)
+    plot(federation, tmp_path / "many.png")
+    assert_is_a_picture(tmp_path / "many.png")
+    assert "400" in describe(federation)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["mnist"], "dataset must be one of digits"),
+        (["no.csv"], "NAME must be a data set or an existing CSV"),
+        (["cifar100"], "data-path must name a folder"),
+        (["digits", "--partition", "natural"], "has no natural clients"),
+        (["digits", "--clients", "0"], "num-supernodes must be >= 1, got 0"),
+        (["synthetic:colour=3"], "got 'colour=3'"),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(show, arguments, sentence):
+    code, said, path = show(*arguments)
+    assert code == 1
+    assert sentence in said
+    assert len(said.strip().splitlines()) == 1
+    assert not path.exists()

@@ -1,0 +1,141 @@
+"""The benchmarks run, and what does not depend on the machine is what it must be."""
+
+import json
+
+import pytest
+
+from simulation.__main__ import main
+from simulation.bench.command import NAMES, find_data, run_benchmark
+from simulation.bench.inputs import (
+    FEDERATIONS,
+    INATURALIST,
+    load_features,
+    say_what_is_real,
+)
+from simulation.bench.record_sizes import UPLOADS
+from simulation.bench.result import Options, Ratio, Result, Table
+
+QUICK = Options(quick=True, data=None)
+
+
+@pytest.fixture(scope="module")
+def result():
+    """Run each benchmark at most once, without the data that few machines have."""
+    known = {}
+
+    def run(name):
+        if name not in known:
+            known[name] = run_benchmark(name, QUICK)
+        return known[name]
+
+    return run
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_benchmark_compares_ways_in_tables(result, name):
+    found = result(name)
+    assert found.tables
+    assert found.ratios
+    for table in found.tables:
+        assert len(table.rows) >= 2
+        assert all(len(row) == len(table.columns) for row in table.rows)
+
+
+def test_factors_are_far_smaller_than_dense_sums_for_every_federation(result):
+    ratios = [r for r in result("upload").ratios if r.name.startswith("dense / factor")]
+    assert len(ratios) == 4 * len(FEDERATIONS)
+    assert all(ratio.value > 3 for ratio in ratios)
+
+
+def test_half_precision_takes_half_the_bytes(result):
+    ratios = [r for r in result("upload").ratios if r.name.startswith("float16 / ")]
+    assert ratios
+    assert all(ratio.met for ratio in ratios)
+
+
+def test_what_is_folded_is_far_smaller_than_what_is_sent_dense(result):
+    for table in result("reference").tables:
+        theirs, _, ours = (row[2] for row in table.rows)
+        assert theirs / ours > 10
+
+
+def test_our_extraction_gives_the_features_of_the_plain_network(result):
+    difference = result("extract").ratios[1]
+    assert difference.at_most
+    assert difference.met
+
+
+@pytest.mark.parametrize("upload", UPLOADS, ids=lambda upload: upload.name)
+def test_the_size_of_a_record_follows_from_its_numbers_of_images_and_classes(upload):
+    for d, num_classes in ((64, 40), (300, 120)):
+        upload.check(d, num_classes)
+
+
+def test_sizes_without_data_have_the_published_number_and_mean():
+    for federation in FEDERATIONS:
+        sizes = federation.sizes(None)
+        assert len(sizes) == federation.num_clients
+        assert sizes.min() >= 1
+        assert sizes.mean() == pytest.approx(federation.mean_size, rel=0.1)
+
+
+def test_sizes_are_read_from_a_folder_without_its_rows_that_are_no_clients(tmp_path):
+    folder = tmp_path / "client_sizes"
+    folder.mkdir()
+    text = "client,num_images\ntest,9\na,3\nmissing,8\nb,4\n"
+    (folder / f"{INATURALIST.name}.csv").write_text(text)
+    assert INATURALIST.sizes(tmp_path).tolist() == [3, 4]
+
+
+def test_features_without_data_are_drawn():
+    features = load_features(None, limit=50)
+    assert features.Z.shape == (50, 1280)
+
+
+def test_a_folder_of_data_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="--data must be a folder"):
+        find_data(tmp_path / "nowhere")
+
+
+def test_a_benchmark_that_is_not_known_is_refused(capsys):
+    assert main(["bench", "teleport"]) == 2
+    assert "teleport" in capsys.readouterr().err
+
+
+def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
+    arguments = ["bench", "reference", "--quick", "--data", str(tmp_path)]
+    assert main([*arguments, "--output", str(tmp_path)]) == 0
+    assert "authors' loop" in capsys.readouterr().out
+    saved = json.loads((tmp_path / "reference.json").read_text())
+    assert saved["benchmark"] == "reference"
+    assert saved["quick"] is True
+    assert saved["machine"]["threads"] >= 1
+    assert len(saved["tables"][0]["rows"]) == 3
+
+
+def test_columns_are_aligned():
+    text = str(Table("t", ("way", "s"), [("a", 1.0), ("longer", 12_345)]))
+    assert text.splitlines()[2:] == [
+        "way          s",
+        "a            1",
+        "longer  12,345",
+    ]
+
+
+def test_a_ratio_says_whether_it_is_met():
+    assert Ratio("more", 3.0, 2.0).met
+    assert not Ratio("less", 3.0, 2.0, at_most=True).met
+    assert Ratio("free", 3.0).met is None
+    assert "NO" in str(Result([], [Ratio("less", 3.0, 2.0, at_most=True)]))
+
+
+def test_stand_ins_are_named_also_beside_real_files(tmp_path):
+    sizes = tmp_path / "client_sizes"
+    sizes.mkdir()
+    for federation in FEDERATIONS:
+        assert "client sizes are log-normal" in say_what_is_real(tmp_path)
+        (sizes / f"{federation.name}.csv").write_text("client,num_images\na,3\n")
+    note = say_what_is_real(tmp_path)
+    assert "client sizes are" not in note
+    assert "features are drawn" in note
+    assert "images are the digits" in note

@@ -1,0 +1,288 @@
+"""The runner: what it leaves, what it skips, and what happens when a run fails."""
+
+import csv
+import json
+import os
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fed3r_app.core import RidgeStatistics, select_lambda
+from fed3r_app.data import load_dataset
+from fed3r_app.features.backbone import load_backbone
+from fed3r_app.features.extraction import extract_features
+from simulation.__main__ import main
+from simulation.analyses.kernel_comparison import Line
+from simulation.runner.analyses import analyses_wanted, kernel_table, read_lines
+from simulation.runner.collect import collect, measured
+from simulation.runner.experiment import load
+from simulation.runner.pool import Pool
+from simulation.runner.store import DONE, NEW, Store
+
+SPLITS = """
+base: {backbone: pixels, image-size: 8, clients: 10, clients-per-round: 5,
+       upload-dtype: float64, partition: dirichlet, eval-every: 1}
+title: splits
+points:
+  centralised: {clients: 1}
+reference: centralised
+axes:
+  alpha: [0, 0.1, 1000]
+  seed: [0, 1]
+target: {accuracy: 0.5, baseline: alpha 0}
+"""
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """An experiment that was run once, by the command."""
+    root = tmp_path_factory.mktemp("done")
+    path = root / "splits.yaml"
+    path.write_text(SPLITS)
+    previous = os.environ.get("FED3R_CACHE_DIR")
+    os.environ["FED3R_CACHE_DIR"] = str(root / "cache")
+    try:
+        assert main(["run", str(path), "--output", str(root / "out")]) == 0
+        yield path, root / "out"
+    finally:
+        os.environ.pop("FED3R_CACHE_DIR")
+        if previous is not None:
+            os.environ["FED3R_CACHE_DIR"] = previous
+
+
+def test_all_splits_end_at_the_same_accuracy_to_the_last_digit(done):
+    path, out = done
+    results = collect(load(str(path))[0], Store(out))
+    assert len(results.finished) == 6
+    accuracies = {each.measure("accuracy") for each in results.finished}
+    assert accuracies == {results.reference.measure("accuracy")}
+    assert accuracies == {pooled_accuracy()}
+    # Not so on the way there.
+    first = {measured(each)[0, 1] for each in results.finished}
+    assert len(first) > 1
+
+
+def pooled_accuracy():
+    """Solve the ridge regression of all images at once, with NumPy's solver."""
+    digits, backbone = (
+        load_dataset("digits", ""),
+        load_backbone("pixels", "packaged", 8),
+    )
+    Z, Z_test = (
+        extract_features(
+            backbone, images, np.arange(len(images)), device=torch.device("cpu")
+        ).double()
+        for images in (digits.train, digits.test)
+    )
+    labels = torch.from_numpy(digits.train.labels.copy())
+    lam = select_lambda(RidgeStatistics.of(Z, labels, 10))
+    Z, Z_test, Y = Z.numpy(), Z_test.numpy(), np.eye(10)[digits.train.labels]
+    W = np.linalg.solve(Z.T @ Z + lam * np.eye(Z.shape[1]), Z.T @ Y)
+    W /= np.linalg.norm(W, axis=0)
+    return float(((Z_test @ W).argmax(axis=1) == digits.test.labels).mean())
+
+
+def test_the_tables_hold_one_row_for_each_run(done):
+    _, out = done
+    with (out / "splits" / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    lines = (out / "splits" / "results.jsonl").read_text().splitlines()
+    assert len(rows) == len(lines) == 7
+    assert [row["run"] for row in rows] == [json.loads(line)["run"] for line in lines]
+    for row in rows[:6]:
+        assert row["status"] == "complete"
+        assert int(row["upload_bytes"]) > 0
+        summary = json.loads((out / "runs" / row["run"] / "summary.json").read_text())
+        assert float(row["accuracy"]) == summary["accuracy"]
+
+
+def test_the_report_is_one_page_that_needs_no_other_file(done):
+    _, out = done
+    page = (out / "splits" / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert page.count("data:image/png;base64,") == 1
+    assert not re.search(r"""(src|href)=["'](?!data:)""", page)
+    assert "To an accuracy of 50 %" in page
+    assert "centralised" in page
+    assert (out / "splits" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_is_done_is_skipped(done, capsys):
+    path, out = done
+    before = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*")}
+    assert main(["run", str(path), "--output", str(out)]) == 0
+    assert "7 of 7 runs are done already" in capsys.readouterr().out
+    assert before == {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*")}
+
+
+def test_a_run_with_other_settings_is_another_run(done, tmp_path):
+    _, out = done
+    path = tmp_path / "splits.yaml"
+    path.write_text(SPLITS.replace("pixels,", "pixels, ridge-lambda: 2.0,"))
+    (experiment,) = load(str(path))
+    assert not any(Store(out).state(run) == DONE for run in experiment.runs)
+
+
+def test_tables_and_pictures_can_be_made_again(done, capsys, tmp_path):
+    path, out = done
+    picture = (out / "splits" / "curves.png").read_bytes()
+    arguments = [str(path), "--output", str(out)]
+    assert main(["table", *arguments, "--markdown"]) == 0
+    assert "| alpha 0.1 |" in capsys.readouterr().out
+    assert main(["plot", *arguments, "--to", str(tmp_path)]) == 0
+    assert (tmp_path / "splits-curves.png").read_bytes() == picture
+
+
+def test_another_runner_in_the_same_folder_is_refused(done, capsys):
+    path, out = done
+    with Store(out).claimed():
+        assert main(["run", str(path), "--output", str(out)]) == 2
+    assert "Another run of experiments is at work" in capsys.readouterr().err
+
+
+def test_the_others_go_on_when_a_run_fails(write_experiment, tmp_path, capsys):
+    path = write_experiment(
+        """
+        points:
+          sound: {}
+          broken: {backbone: resnet99}
+          tuned: {finetune: lp, rounds: 3, eval-every: 1}
+        axes:
+          kind: [broken, sound, tuned]
+        """
+    )
+    out = tmp_path / "out"
+    assert main(["run", str(path), "--output", str(out), "--jobs", "1"]) == 1
+    said = capsys.readouterr()
+    assert re.search(r"broken: .*resnet99", said.err)
+    assert "Traceback" not in said.err + said.out
+    assert "1 of 3 runs are missing: broken." in (out / "x/report.html").read_text()
+    assert main(["table", str(path), "--output", str(out)]) == 1
+    _fine_tuning_adds_its_costs(collect(load(str(path))[0], Store(out)))
+
+
+def _fine_tuning_adds_its_costs(results):
+    """Both phases start alike; the costs of the second come on top of the first."""
+    closed, tuned = (measured(each) for each in results.finished)
+    assert np.array_equal(tuned[: len(closed)], closed)
+    assert (np.diff(tuned[:, [0, 2, 3]], axis=0) > 0).all()
+    assert len(tuned) == len(closed) + 3
+
+
+TASKS = """
+import os, pathlib, signal, dataclasses
+
+@dataclasses.dataclass(frozen=True)
+class Dying:
+    title: str
+    log: pathlib.Path
+    how: str
+
+    def perform(self, workplace, report):
+        print("alive")
+        if self.how == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how == "raises":
+            raise ValueError("a reason")
+        report(1, 1)
+"""
+
+
+class Notes:
+    def __init__(self):
+        self.ends, self.advances = {}, []
+
+    def started(self, task):
+        pass
+
+    def advanced(self, task, done, total):
+        self.advances.append((task.title, done, total))
+
+    def finished(self, task, sentence):
+        self.ends[task.title] = sentence
+
+    def tick(self):
+        pass
+
+
+def test_a_run_that_dies_takes_nothing_with_it(tmp_path, monkeypatch):
+    (tmp_path / "dying_tasks.py").write_text(textwrap.dedent(TASKS))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    import dying_tasks
+
+    kinds = ("killed", "raises", "well")
+    tasks = [dying_tasks.Dying(how, tmp_path / f"{how}.log", how) for how in kinds]
+    notes = Notes()
+    with Pool(jobs=1, cores=1) as pool:
+        pool.run(tasks, notes)
+    assert notes.ends["killed"].startswith("Its process was ended by signal 9.")
+    assert notes.ends["raises"] == "ValueError: a reason"
+    assert notes.ends["well"] == ""
+    assert notes.advances == [("well", 1, 1)]
+    assert Path(tmp_path / "raises.log").read_text().startswith("alive\nTraceback")
+
+
+def test_only_a_fine_tuning_goes_on_where_it_stopped(write_experiment, tmp_path):
+    path = write_experiment("axes: {seed: [0]}\n")
+    store, run = Store(tmp_path / "out"), load(str(path))[0].runs[0]
+    directory = store.directory(run)
+    for left, goes_on in (
+        (directory.statistics_path, False),
+        (directory.checkpoint_path, True),
+    ):
+        directory.path.mkdir(parents=True)
+        left.touch()
+        assert store.prepare(run) is goes_on
+        assert left.exists() is goes_on
+
+
+def pretend_done(store, runs):
+    for run in runs:
+        directory = store.directory(run)
+        directory.path.mkdir(parents=True)
+        directory.config_path.write_text(json.dumps(dict(run.config)))
+        directory.summary_path.write_text('{"status": "complete"}')
+
+
+def test_a_changed_file_of_weights_makes_another_run(write_experiment, tmp_path):
+    weights = tmp_path / "weights.pt"
+    path = write_experiment(f"axes: {{weights: [packaged, {weights}]}}\n")
+    store, runs = Store(tmp_path / "out"), load(str(path))[0].runs
+    weights.write_bytes(b"first")
+    pretend_done(store, runs)
+    assert [store.state(run) for run in runs] == [DONE, DONE]
+    weights.write_bytes(b"second")
+    assert [store.state(run) for run in runs] == [DONE, NEW]
+    weights.write_bytes(b"first")
+    assert [store.state(run) for run in runs] == [DONE, DONE]
+
+
+def test_kernels_of_several_seeds_are_one_line(write_experiment, tmp_path, monkeypatch):
+    path = write_experiment(
+        """
+        axes: {method: [fed3r, fedncm], seed: [0, 1]}
+        kernel: {per-class: 4, dims: [10, 20], seeds: 2}
+        """
+    )
+    store, (experiment,) = Store(tmp_path / "out"), load(str(path))
+    pretend_done(store, experiment.runs)
+    monkeypatch.setattr(
+        "simulation.analyses.kernel_comparison.compare_with_kernel",
+        lambda directory, *_: [
+            Line(dim, (0.25 if "seed0" in directory.name else 0.75,))
+            for dim in (10, 20, None)
+        ],
+    )
+    (task,) = analyses_wanted(experiment, store)
+    task.perform(None, None)
+    lines = read_lines(experiment, store)
+    methods = ("method fed3r", "method fedncm")
+    assert [tuple(line.values()) for line in lines] == [
+        (method, dim, [0.25, 0.75]) for method in methods for dim in (10, 20, None)
+    ]
+    assert len(kernel_table(lines).rows) == 6

@@ -1,0 +1,262 @@
+"""Experiment files: what they mean, and what is refused before anything runs."""
+
+import json
+import os
+import re
+
+import pytest
+
+from simulation.__main__ import main
+from simulation.runner.composition import FOLDER, Source, catalogue, find
+from simulation.runner.experiment import curve_of, load, read_experiment
+from simulation.runner.store import Store
+from simulation.runner.yaml_file import ExperimentError, read_yaml
+
+PRESETS = catalogue()
+AXES = "axes: {seed: [0, 1]}\n"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_valid(name):
+    experiment = read_experiment(PRESETS[name], data_path=os.getcwd())
+    assert experiment.title
+    assert experiment.about
+    assert experiment.runs or experiment.coupons
+
+
+def test_every_preset_has_a_digits_version_which_needs_no_data():
+    stems = {file.stem for file in FOLDER.glob("*.yaml")}
+    assert len(stems) == 12
+    for stem in stems:
+        read_experiment(PRESETS[f"{stem}-digits"])
+
+
+README = (FOLDER.parent / "README.md").read_text()
+
+
+def test_the_example_of_the_readme_is_an_experiment(tmp_path):
+    (tmp_path / "x.yaml").write_text(re.search(r"```yaml\n(.+?)```", README, re.S)[1])
+    (experiment,) = load(str(tmp_path / "x.yaml"))
+    assert len(experiment.runs) == 18
+
+
+@pytest.mark.parametrize(
+    "names", re.findall(r"simulation run (.+?)(?: --|  |$)", README)
+)
+def test_every_experiment_that_the_readme_runs_exists(names):
+    for name in names.split():
+        if name not in ("EXPERIMENT", "experiments/x.yaml"):
+            assert find(name.strip("'"))
+
+
+def test_the_readme_lists_every_preset():
+    rows = re.findall(r"^\| `([a-z-]+)` \| .+ \| (?:yes|no) \|", README, re.MULTILINE)
+    assert sorted(rows) == sorted(file.stem for file in FOLDER.glob("*.yaml"))
+
+
+def test_a_grid_is_the_product_of_its_axes(write_experiment):
+    path = write_experiment(
+        """
+        points:
+          means: {method: fedncm}
+          ridge: {method: fed3r, ridge-lambda: 4e-5}
+        axes:
+          seed: [0, 1, 2]
+          kind: [ridge, means]
+        """
+    )
+    (experiment,) = load(str(path))
+    runs = experiment.runs
+    assert len(runs) == 6
+    assert runs[1].title == "ridge, seed 1"
+    assert runs[1].config["seed"] == 1
+    assert runs[1].config["ridge-lambda"] == 4e-5
+    assert {curve_of(run) for run in runs} == {"ridge", "means"}
+    assert runs[0].clients == 10
+
+
+def test_later_parts_win(write_experiment, tmp_path):
+    write_experiment("base: {alpha: 1.0, seed: 7, partition: iid}\n", "low", start="")
+    write_experiment("extends: low.yaml\nbase: {alpha: 2.0}\n", "middle", start="")
+    path = write_experiment(
+        """
+        title: t
+        extends: middle.yaml
+        base: {clients: 3}
+        axes: {temperature: [0.1]}
+        variants:
+          a: {}
+          b: {base: {alpha: 3.0}}
+        """,
+        start="",
+    )
+    first = read_experiment(Source("x-a", path, "a")).runs[0]
+    second = read_experiment(Source("x-b", path, "b")).runs[0]
+    assert (first.config["alpha"], second.config["alpha"]) == (2.0, 3.0)
+    assert (first.config["seed"], first.config["partition"]) == (7, "iid")
+    # A path means the first variant.
+    assert find(str(path)) == [Source("x-a", path, "a")]
+    assert list(catalogue(tmp_path)) == ["low", "middle", "x-a", "x-b"]
+
+
+def test_environment_variables_are_filled_in(write_experiment, monkeypatch, tmp_path):
+    text = "dataset: cifar100\n  data-path: ${WHERE}/data\n"
+    path = write_experiment(f"  {text}{AXES}")
+    monkeypatch.delenv("WHERE", raising=False)
+    with pytest.raises(ExperimentError, match="needs the environment variable WHERE"):
+        load(str(path))
+    (tmp_path / "data").mkdir()
+    monkeypatch.setenv("WHERE", str(tmp_path))
+    assert load(str(path))[0].runs[0].config["data-path"] == str(tmp_path / "data")
+
+
+def test_the_path_of_the_data_can_be_given_on_the_command_line(
+    write_experiment, tmp_path
+):
+    path = write_experiment(f"  dataset: cifar100\n{AXES}")
+    (experiment,) = load(str(path), data_path=str(tmp_path))
+    assert experiment.runs[0].config["data-path"] == str(tmp_path)
+
+
+# What is added to the small experiment of 7 lines, the line of the mistake, the words.
+BAD = [
+    (
+        "  imagesize: 8\naxes: {seed: [0]}\n",
+        8,
+        r"'imagesize'.*Did you mean 'image-size'",
+    ),
+    ("axis: {seed: [0]}\n", 8, "'axis'.*Did you mean 'axes'"),
+    (
+        "axes: {seed: []}\n",
+        8,
+        r"axes.seed must be a list of at least one.*an empty list",
+    ),
+    ("axes: {}\n", 1, "axes must have at least one axis"),
+    ("axes: {seed: 0}\n", 8, "axes.seed must be a list, got 0"),
+    ("axes:\n  seed: [0, 1.5]\n", 9, "seed must be a whole number >= 0, got 1.5"),
+    ("  alpha: big\naxes: {seed: [0]}\n", 8, "alpha must be .*, got 'big'"),
+    ("  rounds: [1]\naxes: {seed: [0]}\n", 8, "base.rounds must be a text.*got a list"),
+    ("axes: {seed: [0, 0]}\n", 8, "axes.seed must not name '0' twice"),
+    (
+        "axes: {seed: [0]}\naxes: {seed: [1]}\n",
+        9,
+        "'axes' is there twice, first.*line 8",
+    ),
+    ("points:\n  a: {}\n  a: {}\n", 10, "'points.a' is there twice"),
+    ("points: {a: {}, b: {}}\naxes: {p: [a, b]}\n", 9, "two runs must not be the same"),
+    (
+        "  dataset: cifar100\naxes: {seed: [0]}\n",
+        8,
+        "data-path must name the folder of",
+    ),
+    (
+        "  dataset: cifar100\n  data-path: /no/such/folder\naxes: {seed: [0]}\n",
+        8,
+        "data-path must be an existing folder, got '/no/such/folder'",
+    ),
+    ("axes: {sedd: [0]}\n", 8, "'sedd'.*Did you mean 'seed'"),
+    (
+        "points: {a: {}}\naxes: {p: [b]}\n",
+        9,
+        r"must list names of points \(a\).*got 'b'",
+    ),
+    ("points: {a: {sed: 1}}\naxes: {p: [a]}\n", 8, "Did you mean 'seed'"),
+    (
+        "  method: none\naxes: {seed: [0]}\n",
+        8,
+        "finetune must be full or lp.*Run 'seed 0'",
+    ),
+    ("  run-name: x\naxes: {seed: [0]}\n", 8, "run-name is set by the runner"),
+    ("axes: {seed: [0]}\nplot: {panels: split}\n", 9, r"one of the axes \(seed\)"),
+    ("axes: {seed: [0]}\nplot: {figures: [pie]}\n", 9, "of curves, final, kernel"),
+    ("axes: {seed: [0]}\ntarget: {accuracy: 2}\n", 9, "target.baseline is missing"),
+    (
+        "axes: {seed: [0]}\ntarget: {accuracy: 2, baseline: all}\n",
+        9,
+        "target.accuracy must be a number between 0 and 1, got 2",
+    ),
+    ("axes: {seed: [0]}\nreference: one\n", 9, "reference must be the name of a point"),
+    ("axes: {seed: [0]\n", 9, "it must be YAML"),
+    (
+        "extends: none.yaml\naxes: {seed: [0]}\n",
+        8,
+        "extends must name a file beside it",
+    ),
+    ("extends: x.yaml\naxes: {seed: [0]}\n", 8, "must not extend itself"),
+    ("  clients: 0\naxes: {seed: [0]}\n", 8, "is there twice"),
+]
+
+
+@pytest.mark.parametrize(("text", "line", "words"), BAD)
+def test_a_mistake_is_answered_with_file_key_and_line(
+    write_experiment, tmp_path, capsys, text, line, words
+):
+    path = write_experiment(text)
+    assert main(["run", str(path), "--output", str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert re.search(f"^{re.escape(str(path))}, line {line}: .*{words}", said), said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_files_must_not_have_the_same_name(write_experiment, tmp_path):
+    write_experiment("variants: {b-c: {}}\n", "a")
+    write_experiment("variants: {c: {}}\n", "a-b")
+    with pytest.raises(ExperimentError, match="'a-b-c' must be its own"):
+        catalogue(tmp_path)
+
+
+def test_an_anchor_inside_itself_is_refused(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("title: &a [*a]\n")
+    with pytest.raises(ExperimentError, match="nested too deeply"):
+        read_yaml(path)
+
+
+def test_objects_are_not_made_from_yaml(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("title: !!python/object/apply:os.getcwd []\n")
+    with pytest.raises(ExperimentError, match=r"line 1: .*python/object.*not allowed"):
+        read_yaml(path)
+
+
+def test_a_name_that_is_not_known_is_refused(capsys):
+    assert main(["show", "immunity-digit"]) == 2
+    assert "'immunity-digit' must be an experiment" in capsys.readouterr().err
+
+
+def test_patterns_name_several_experiments():
+    assert len(find("*-digits")) == 12
+
+
+def test_list_and_show_run_nothing(capsys, tmp_path):
+    assert main(["list", "--output", str(tmp_path / "out")]) == 0
+    assert "immunity-digits" in capsys.readouterr().out
+    assert main(["show", "immunity-digits", "--output", str(tmp_path / "out")]) == 0
+    assert "alpha 0, seed 0 [not run]" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_list_counts_the_runs_of_a_folder_of_data(capsys, tmp_path):
+    out = tmp_path / "out"
+    run = load("immunity-cifar100", str(tmp_path))[0].all_runs[0]
+    directory = Store(out).directory(run)
+    directory.path.mkdir(parents=True)
+    directory.config_path.write_text(json.dumps(dict(run.config)))
+    directory.summary_path.write_text('{"status": "complete"}')
+
+    def counted(*options):
+        assert main(["list", "--output", str(out), *options]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return next(line for line in lines if "immunity-cifar100" in line)
+
+    assert " 1 of " in counted("--data-path", str(tmp_path))
+    assert " ? of " in counted()
+
+
+def test_a_closed_form_is_measured_more_than_once_on_every_data_set(tmp_path):
+    for experiment in load("target-*", str(tmp_path)):
+        for run in experiment.all_runs:
+            if run.config["finetune"] == "none":
+                rounds = -(-run.clients // run.per_round)
+                assert rounds / int(run.config["eval-every"]) >= 4, experiment.name

@@ -1,0 +1,115 @@
+"""An interrupted runner stops at once, and goes on where it stopped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from simulation.runner.experiment import load
+from simulation.runner.store import DONE, Store
+
+PROJECT = Path(__file__).parents[3]
+
+
+def start(path, out, cache):
+    return subprocess.Popen(
+        [sys.executable, "-m", "simulation", "run", str(path), "--output", str(out)],
+        cwd=PROJECT,
+        env={**os.environ, "FED3R_CACHE_DIR": str(cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,  # Ctrl-C goes to all processes of a terminal
+    )
+
+
+def wait_for(condition, process):
+    deadline = time.monotonic() + 180
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_an_interrupted_experiment_goes_on_where_it_stopped(write_experiment, tmp_path):
+    path = write_experiment(
+        """
+        points:
+          short: {}
+          long: {finetune: lp, rounds: 150, eval-every: 0}
+        axes:
+          kind: [short, long]
+        """
+    )
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    short, long = load(str(path))[0].runs
+    store = Store(out)
+    checkpoint = store.directory(long).checkpoint_path
+    process = start(path, out, cache)
+    ready = lambda: store.state(short) == DONE and checkpoint.exists()  # noqa: E731
+    wait_for(ready, process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.strip() == "Interrupted. The same command goes on where it stopped."
+    assert store.state(long) != DONE
+    first = store.directory(short).summary_path.stat().st_mtime_ns
+    begun = len(store.directory(long).read_metrics())
+
+    process = start(path, out, cache)
+    output, said = process.communicate(timeout=180)
+    assert process.returncode == 0, said
+    assert "1 of 2 runs are done already" in output
+    assert store.directory(short).summary_path.stat().st_mtime_ns == first
+    rounds = [line["round"] for line in store.directory(long).read_metrics()]
+    assert rounds == list(range(1, 153))
+    assert begun > 2  # it went on; it did not begin again
+
+
+RUNNER = """
+import dataclasses, pathlib, sys, time
+from simulation.runner.pool import Pool
+
+@dataclasses.dataclass(frozen=True)
+class Long:
+    title: str
+    log: pathlib.Path
+
+    def perform(self, workplace, report):
+        workplace.resources.callback(self.log.with_name("stopped").touch)
+        self.log.with_name("begun").touch()
+        time.sleep(60)
+
+class Nobody:
+    started = advanced = finished = tick = lambda *_: None
+
+if __name__ == "__main__":
+    with Pool(jobs=1, cores=1) as pool:
+        pool.run([Long("long", pathlib.Path(sys.argv[1]))], Nobody())
+"""
+
+
+def test_a_killed_runner_takes_its_workers_with_it(tmp_path):
+    script, log = tmp_path / "runner.py", tmp_path / "long.log"
+    script.write_text(RUNNER)
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(log)],
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        wait_for((tmp_path / "begun").exists, process)
+        process.kill()
+        # The worker has the same output: it ends when both are gone.
+        process.communicate(timeout=10)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert (tmp_path / "stopped").exists()  # what the worker has started is stopped

@@ -1,0 +1,162 @@
+"""``python -m simulation``: exit codes that can be relied on, nothing left behind."""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from simulation import __main__ as simulation
+from simulation import compare_starts
+
+PROJECT = Path(__file__).parents[2]
+
+
+def start(tmp_path, *arguments):
+    """Start the command in a folder that holds the app."""
+    for package in ("fed3r_app", "strategies", "clients"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(PROJECT / package, tmp_path / package, ignore=ignored)
+    shutil.copy(PROJECT / "pyproject.toml", tmp_path)
+    return subprocess.Popen(
+        [sys.executable, "-m", "simulation", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "FED3R_CACHE_DIR": str(tmp_path / "cache")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def processes_of(folder):
+    """Return the processes whose Flower home is in a folder."""
+    wanted, found = f"FLWR_HOME={folder}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if wanted in path.read_bytes():
+                found.append((path.parent / "cmdline").read_bytes())
+        except OSError:
+            continue  # it has just ended, or is somebody else's
+    return found
+
+
+def test_a_command_that_is_not_known_is_refused(tmp_path):
+    process = start(tmp_path, "fly")
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "flwr-run" in output
+
+
+class Interrupted:
+    """A SuperLink whose user presses Ctrl-C; ``started`` says how often it was up."""
+
+    started = 0
+
+    def __init__(self, home):
+        pass
+
+    def __enter__(self):
+        type(self).started += 1
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def run(self, *arguments):
+        raise KeyboardInterrupt
+
+
+@pytest.fixture
+def flwr_run(tmp_path, monkeypatch):
+    """Call the command in this process, in a folder that holds an app or doesn't."""
+    monkeypatch.setattr(simulation, "EphemeralSuperLink", Interrupted)
+    monkeypatch.setattr(simulation.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(Interrupted, "started", 0)
+    monkeypatch.chdir(tmp_path)
+    return lambda: simulation.main(["flwr-run"])
+
+
+def test_ctrl_c_ends_a_run_without_a_traceback(flwr_run, tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
+    assert flwr_run() == 130
+    assert Interrupted.started == 1
+    assert flwr_run() == 130  # the folder is free again
+
+
+def test_a_comparison_that_was_interrupted_can_be_run_again(
+    tmp_path, monkeypatch, capsys
+):
+    cell = next(compare_starts.cells())
+    folder = tmp_path / "starts" / cell.name
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+
+    def run_inline(*arguments):
+        assert not folder.exists()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(compare_starts, "run_inline", run_inline)
+    monkeypatch.chdir(PROJECT)
+    output = str(tmp_path / "starts")
+    assert simulation.main(["compare-starts", "--output", output]) == 130
+    assert "Interrupted." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", [None, "[project]", "no TOML"])
+def test_a_run_outside_of_the_project_is_refused_in_a_sentence(
+    flwr_run, tmp_path, capsys, content
+):
+    if content:
+        (tmp_path / "pyproject.toml").write_text(content)
+    assert flwr_run() == 1
+    assert f"{tmp_path} must be the app's folder, got" in capsys.readouterr().err
+    assert not Interrupted.started
+    assert not (tmp_path / ".flwr").exists()
+
+
+def test_a_second_run_in_the_same_folder_is_refused_in_a_sentence(
+    flwr_run, tmp_path, capsys
+):
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
+    (tmp_path / ".flwr").mkdir()
+    with (tmp_path / ".flwr" / "lock").open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert flwr_run() == 1
+    assert "must not be in use, got another run" in capsys.readouterr().err
+    assert not Interrupted.started
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("run_config", "code"),
+    [
+        ('backbone="pixels" image-size=8', 0),
+        ("ridge-lambda=-1", 1),
+        ("ridge-lamda=1", 1),
+    ],
+)
+def test_the_exit_code_is_zero_only_if_the_run_completed(tmp_path, run_config, code):
+    process = start(tmp_path, "flwr-run", "--run-config", run_config)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == code, output
+    assert (tmp_path / "results" / "latest" / "summary.json").exists() == (code == 0)
+    assert not processes_of(tmp_path)
+
+
+@pytest.mark.slow
+def test_a_command_that_is_terminated_takes_its_processes_along(tmp_path):
+    process = start(tmp_path, "flwr-run", "--run-config", 'backbone="pixels"')
+    deadline = time.monotonic() + 120
+    while not any(b"raylet" in name for name in processes_of(tmp_path)):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not processes_of(tmp_path)

@@ -1,0 +1,129 @@
+"""The first exchange: who is there, under which name, in which order."""
+
+import threading
+import time
+
+import pytest
+import torch
+
+from fed3r_app.core import FeatureMoments
+from fed3r_app.errors import RunError
+from strategies import Reception
+
+
+@pytest.fixture
+def node(say_hello):
+    """Make a node that says hello under a name."""
+
+    def make(client, num_partitions=0, moments=None):
+        return lambda message: say_hello(message, client, num_partitions, moments)
+
+    return make
+
+
+def meet_clients(grid, wait_for, timeout, with_moments=False, **options):
+    """Return everybody who takes part."""
+    reception = Reception(grid, timeout=timeout, **options)
+    reception.gather(wait_for, with_moments)
+    return reception.roster
+
+
+def test_clients_are_sorted_by_number_and_names_come_last(make_grid, node):
+    names = ["10", "b", "2", "a", "1"]
+    grid = make_grid({100 + i: node(name) for i, name in enumerate(names)})
+    roster = meet_clients(grid, wait_for=5, timeout=10)
+    assert roster.clients == ("1", "2", "10", "a", "b")
+    assert roster.nodes["2"] == 102
+
+
+def test_the_order_of_the_nodes_does_not_show(make_grid, node):
+    names = [str(i) for i in range(20)]
+    one = make_grid({100 + i: node(name, 20) for i, name in enumerate(names)})
+    other = make_grid({900 - i: node(name, 20) for i, name in enumerate(names)}, seed=1)
+    rosters = [meet_clients(grid, wait_for=0, timeout=10) for grid in (one, other)]
+    assert rosters[0].clients == rosters[1].clients
+
+
+def test_nodes_that_appear_late_are_waited_for(make_grid, node):
+    grid = make_grid({1: node("0", 3)})
+
+    def arrive():
+        for i in (1, 2):
+            time.sleep(0.3)
+            grid.nodes[1 + i] = node(str(i), 3)
+
+    thread = threading.Thread(target=arrive)
+    thread.start()
+    roster = meet_clients(grid, wait_for=0, timeout=10)
+    thread.join()
+    assert roster.clients == ("0", "1", "2")
+
+
+def test_each_node_is_asked_once(make_grid, node):
+    grid = make_grid({1 + i: node(str(i), 40) for i in range(40)})
+    meet_clients(grid, wait_for=0, timeout=10)
+    assert len(grid.log) == 40
+
+
+def test_wait_for_goes_before_what_the_clients_say(make_grid, node):
+    grid = make_grid({1: node("0", 9), 2: node("1", 9)})
+    assert len(meet_clients(grid, wait_for=2, timeout=10).clients) == 2
+
+
+def test_too_few_clients_end_in_a_sentence_with_both_numbers(make_grid, node):
+    grid = make_grid({1: node("0", 3)})
+    with pytest.raises(RunError, match=r"Only 1 of 3 expected .* wait-for"):
+        meet_clients(grid, wait_for=0, timeout=0.5)
+
+
+def test_silent_nodes_end_in_a_sentence(make_grid):
+    grid = make_grid({1: lambda message: None})
+    with pytest.raises(RunError, match=r"Only 0 of any expected"):
+        meet_clients(grid, wait_for=0, timeout=0.3)
+
+
+def test_two_nodes_with_one_client_id_are_refused(make_grid, node):
+    grid = make_grid({1: node("a", 2), 2: node("a", 2)})
+    with pytest.raises(RunError, match="client-id must be unique, got 'a'"):
+        meet_clients(grid, wait_for=0, timeout=10)
+
+
+def test_nodes_that_split_the_data_otherwise_are_refused(make_grid, node):
+    grid = make_grid({1: node("0", 2), 2: node("1", 3)})
+    with pytest.raises(RunError, match=r"num-partitions must be \d as .*would overlap"):
+        meet_clients(grid, wait_for=0, timeout=10)
+    roster = meet_clients(grid, wait_for=0, timeout=10, strict=False)
+    assert len(roster.clients) == len(roster.refused) == 1
+
+
+def test_an_error_is_asked_again(make_grid, node, fail):
+    tries = iter(range(10))
+    good = node("0", 1)
+    grid = make_grid(
+        {1: lambda message: good(message) if next(tries) == 2 else fail(message)}
+    )
+    assert meet_clients(grid, wait_for=0, timeout=10, max_retries=2).clients == ("0",)
+
+
+def test_an_error_that_stays_is_told_in_the_client_s_words(make_grid, fail):
+    grid = make_grid({1: lambda message: fail(message, "No such disk.")})
+    with pytest.raises(RunError, match=r"first exchange: No such disk\."):
+        meet_clients(grid, wait_for=0, timeout=10, max_retries=2)
+    assert len(grid.log) == 3
+
+
+def test_moments_add_up_over_clients(make_grid, node):
+    Z = torch.arange(12.0).reshape(4, 3)
+    parts = [FeatureMoments.of(part) for part in Z.split(2)]
+    grid = make_grid({1 + i: node(str(i), 2, part) for i, part in enumerate(parts)})
+    moments = meet_clients(grid, wait_for=0, timeout=10, with_moments=True).moments
+    assert moments is not None
+    assert moments.n == 4
+    assert moments.sigma() == pytest.approx(FeatureMoments.of(Z).sigma())
+
+
+def test_what_travelled_is_counted(make_grid, node):
+    grid = make_grid({1: node("0", 1)})
+    roster = meet_clients(grid, wait_for=0, timeout=10)
+    assert 0 < roster.upload_bytes < 100
+    assert 0 < roster.download_bytes < 100

@@ -1,0 +1,48 @@
+"""Which penalty each classifier of a run has."""
+
+import numpy as np
+import pytest
+import torch
+
+from fed3r_app.core import RidgeStatistics, select_lambda
+from strategies.penalty import Penalties
+
+
+def statistics(n: int) -> RidgeStatistics:
+    rng = np.random.default_rng(n)
+    y = torch.from_numpy(rng.integers(3, size=n))
+    Z = torch.from_numpy(rng.normal(size=(n, 5))) + y[:, None]
+    return RidgeStatistics.of(Z, y, 3)
+
+
+def test_lambda_is_chosen_anew_for_twice_the_samples():
+    penalties = Penalties(None)
+    sizes = (20, 30, 39, 40, 79, 80)
+    chosen = [penalties.choose(statistics(n), last=False) for n in sizes]
+    fresh = {n: select_lambda(statistics(n)) for n in sizes}
+    assert chosen == [fresh[n] for n in (20, 20, 20, 40, 40, 80)]
+    assert len({fresh[n] for n in sizes}) == len(sizes)
+
+
+def test_the_last_classifier_has_a_lambda_of_its_own():
+    penalties = Penalties(None)
+    penalties.choose(statistics(20), last=False)
+    assert penalties.choose(statistics(21), last=True) == select_lambda(statistics(21))
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_given_lambda_is_that_of_all(last):
+    penalties = Penalties(0.01)
+    assert {penalties.choose(statistics(n), last=last) for n in (20, 50)} == {0.01}
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_noise_brings_its_own_lambda(last):
+    class Noise:
+        lam = 7.0
+
+        def __call__(self, stats: RidgeStatistics) -> RidgeStatistics:
+            return stats
+
+    assert Penalties(None, Noise()).choose(statistics(20), last=last) == 7.0
+    assert Penalties(0.5, Noise()).choose(statistics(20), last=last) == 0.5
