@@ -27,7 +27,7 @@ def fit(
     name_arrays: Callable[[NDArrays], ArrayRecord],
 ) -> Message:
     """Return the reply of ``client.fit``; ``name_arrays`` restores the array names."""
-    arrays, n, metrics = client.fit(*_question(message))
+    arrays, n, metrics = client.fit(*_request(message))
     content = RecordDict(
         {
             "arrays": name_arrays(arrays),
@@ -39,7 +39,7 @@ def fit(
 
 def evaluate(client: NumPyClient, message: Message) -> Message:
     """Return the reply of ``client.evaluate``."""
-    loss, n, metrics = client.evaluate(*_question(message))
+    loss, n, metrics = client.evaluate(*_request(message))
     record = _metrics({"num-examples": n, "loss": loss, **metrics})
     return Message(RecordDict({"metrics": record}), reply_to=message)
 
@@ -60,7 +60,7 @@ def reply_with_errors(handler: Handler) -> Handler:
     return handle
 
 
-def _question(message: Message) -> tuple[NDArrays, dict[str, Scalar]]:
+def _request(message: Message) -> tuple[NDArrays, dict[str, Scalar]]:
     arrays = message.content.array_records["arrays"].to_numpy_ndarrays()
     config = message.content.config_records["config"]
     return arrays, cast(dict[str, Scalar], dict(config.items()))

@@ -48,7 +48,7 @@ def hello(message: Message, context: Context) -> Message:
 def statistics(message: Message, context: Context) -> Message:
     """Reply with the statistics of this client's images, and what they are made of.
 
-    Arrays that come with the question are a fine-tuned backbone.
+    Arrays that come with the request are a fine-tuned backbone.
     """
     node = Node(context, unpack_arrays(_arrays(message)), _labels(message))
     feature_map = read_feature_map(_config(message))
@@ -63,7 +63,7 @@ def statistics(message: Message, context: Context) -> Message:
 def evaluate(message: Message, context: Context) -> Message:
     """Reply with what the given classifier gets right on this client's images.
 
-    On its test images where the question says so. A record of a fine-tuned backbone
+    On its test images where the request says so. A record of a fine-tuned backbone
     may stand beside the classifier.
     """
     tuned = unpack_arrays(message.content.array_records.get(BACKBONE, ArrayRecord()))

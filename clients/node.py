@@ -53,11 +53,11 @@ class NodeData:
         """Return what the client says of itself."""
         if not self.has_own_images:
             return Hello(self.client_id, self.num_partitions)
-        test = None if self.tells_only_sums else self.dataset.test
+        test = None if self.sends_only_protected_sums else self.dataset.test
         return Hello(
             self.client_id,
             num_partitions=0,  # its images are no part of anything
-            class_names=self.classes_to_tell,
+            class_names=self.classes_to_announce,
             num_test_images=len(test) if test else 0,
         )
 
@@ -104,13 +104,13 @@ class NodeData:
             raise type(error)(f"Client {self.client_id}: {error}") from None
 
     @property
-    def classes_to_tell(self) -> tuple[str, ...]:
+    def classes_to_announce(self) -> tuple[str, ...]:
         """The classes that the server has to know: where it knows all, the others."""
         known = self.config.given_labels
         return tuple(name for name in self.dataset.class_names if name not in known)
 
     @property
-    def tells_only_sums(self) -> bool:
+    def sends_only_protected_sums(self) -> bool:
         """Whether nothing but protected sums may leave this node."""
         return self.config.privacy == SECAGG or self.config.dp_epsilon > 0
 

@@ -16,10 +16,10 @@ from fed3r_app.features.cache import cache_dir
 from fed3r_app.privacy.gaussian import PrivacyBudget, check_feature_map
 from fed3r_app.privacy.release import add_noise_share
 from fed3r_app.privacy.secagg import (
-    AnsweredMark,
-    FeatureGrid,
+    FixedPointEncoding,
     IntegerStatistics,
     Member,
+    UnmaskMarker,
     group_threshold,
 )
 from fed3r_app.wire import secagg as records
@@ -29,21 +29,21 @@ MakeVector = Callable[[int], NDArray[np.uint64]]
 
 
 class SecureClient:
-    """Answers the four questions; secrets live in ``state`` from one to the next.
+    """Answers the four requests; secrets live in ``state`` from one to the next.
 
     Parameters
     ----------
     state : RecordDict
         The node's own state, which never travels. A new attempt replaces the secrets
         of the one before, and the last answer deletes them.
-    mark : AnsweredMark
-        Whether this client has answered the last question in this run.
+    mark : UnmaskMarker
+        Whether this client has answered the last request in this run.
     threshold_share : float
         ``secagg-threshold``.
     """
 
     def __init__(
-        self, state: RecordDict, mark: AnsweredMark, threshold_share: float
+        self, state: RecordDict, mark: UnmaskMarker, threshold_share: float
     ) -> None:
         self._state = state
         self._mark = mark
@@ -107,7 +107,7 @@ def make_secure_client(node: NodeData, context: Context) -> SecureClient:
     """Return the node's side of secure aggregation in this run."""
     if node.config.privacy != SECAGG:
         raise ValueError(f"privacy must be {SECAGG!r}, got {node.config.privacy!r}.")
-    mark = AnsweredMark(cache_dir() / SECAGG, context.run_id, node.client_id)
+    mark = UnmaskMarker(cache_dir() / SECAGG, context.run_id, node.client_id)
     return SecureClient(context.state, mark, node.config.secagg_threshold)
 
 
@@ -121,7 +121,7 @@ def integer_vector(
     config, data = node.config, node.local_data()
     check_feature_map(config.dp_epsilon, feature_map)
     largest = config.secagg_max_feature
-    grid = FeatureGrid.choose(
+    grid = FixedPointEncoding.choose(
         feature_map,
         node.backbone.feature_range,
         None if largest == "auto" else largest,
@@ -131,6 +131,6 @@ def integer_vector(
     integers = IntegerStatistics.of(chunks, data.num_classes, grid)
     if config.dp_epsilon:
         budget = PrivacyBudget(config.dp_epsilon, config.dp_delta)
-        share = budget.shared_sigma() / math.sqrt(threshold)
+        share = budget.distributed_sigma() / math.sqrt(threshold)
         integers = add_noise_share(integers, share, grid.bits)
     return integers.vector()

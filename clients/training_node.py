@@ -1,4 +1,4 @@
-"""From a question to a client that trains: model, samples, control variates."""
+"""From a request to a client that trains: model, samples, control variates."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from torch import Tensor
 from clients.node import Node
 from clients.training_client import ControlVariates, TrainingClient
 from fed3r_app.features.backbone import Backbone
-from fed3r_app.training.model import SoftmaxModel, copy_of, digest_of, load_arrays
+from fed3r_app.training.model import (
+    SoftmaxModel,
+    digest_arrays,
+    load_arrays,
+    trainable_copy,
+)
 from fed3r_app.training.sgd import ReadBatch, TrainingSettings
 from fed3r_app.wire import (
     CONTROL,
     FIXED,
     RUNNING,
-    TrainingQuestion,
+    TrainRequest,
     pack_arrays,
     read_labels,
     unpack_arrays,
@@ -33,7 +38,7 @@ class TrainingNode:
     context : Context
         Flower's; its state keeps the fixed classifier and the control variate.
     content : RecordDict
-        The question's records.
+        The request's records.
     """
 
     def __init__(self, context: Context, content: RecordDict) -> None:
@@ -41,7 +46,7 @@ class TrainingNode:
         self._node = Node(context, labels=labels)
         self._state = context.state
         self._content = content
-        self._question = TrainingQuestion.read(content.config_records["config"])
+        self._request = TrainRequest.read(content.config_records["config"])
         self._model = self._prepare_model()
         self._control = self._prepare_control()
         self.client = self._make_client()
@@ -61,18 +66,18 @@ class TrainingNode:
 
     def _prepare_model(self) -> SoftmaxModel:
         """Return the model with everything in place that ``fit`` does not bring."""
-        node, question, data = self._node, self._question, self._node.local_data()
+        node, request, data = self._node, self._request, self._node.local_data()
         if node.config.finetune == "lp":
-            weight = torch.zeros(data.num_classes, question.feature_map.dim)
-            bias = torch.zeros(data.num_classes) if question.bias else None
+            weight = torch.zeros(data.num_classes, request.feature_map.dim)
+            bias = torch.zeros(data.num_classes) if request.bias else None
             return SoftmaxModel(None, weight, bias).to(node.device)
         model = _network(
-            node.backbone, data.num_classes, question.bias, self._follows_batches
+            node.backbone, data.num_classes, request.bias, self._follows_batches
         )
         if RUNNING in self._content:
             load_arrays(model, unpack_arrays(self._content.array_records[RUNNING]))
-        if question.fixed_digest:
-            load_arrays(model, self._fixed_classifier(question.fixed_digest))
+        if request.fixed_digest:
+            load_arrays(model, self._fixed_classifier(request.fixed_digest))
         return model.to(node.device)
 
     def _fixed_classifier(self, digest: str) -> dict[str, Tensor]:
@@ -84,7 +89,7 @@ class TrainingNode:
                 "The fixed classifier is not here any more; send it again."
             )
         arrays = unpack_arrays(self._state.array_records[FIXED])
-        if digest_of(arrays) != digest:
+        if digest_arrays(arrays) != digest:
             raise ValueError("The fixed classifier here is another; send it again.")
         return arrays
 
@@ -99,7 +104,7 @@ class TrainingNode:
         return ControlVariates(server, own, fresh=CONTROL not in self._state)
 
     def _make_client(self) -> TrainingClient:
-        node, question = self._node, self._question
+        node, request = self._node, self._request
         read_batch, labels = self._samples()
         return TrainingClient(
             self._model,
@@ -109,9 +114,9 @@ class TrainingNode:
             TrainingSettings(
                 epochs=node.config.local_epochs,
                 batch_size=node.config.batch_size,
-                lr=question.lr,
+                lr=request.lr,
                 weight_decay=node.config.weight_decay,
-                temperature=question.temperature,
+                temperature=request.temperature,
                 train_batch_norm=self._follows_batches,
             ),
             seed=self._seed(),
@@ -123,7 +128,7 @@ class TrainingNode:
         node, data = self._node, self._node.local_data()
         labels = torch.from_numpy(data.labels.copy())
         if node.config.finetune == "lp":
-            chunks = [Z.float() for Z, _ in data.chunks(self._question.feature_map)]
+            chunks = [Z.float() for Z, _ in data.chunks(self._request.feature_map)]
             features = torch.cat(chunks).to(node.device)
             return features.__getitem__, labels
         augment = np.random.default_rng(self._seed()) if node.config.augment else None
@@ -131,7 +136,7 @@ class TrainingNode:
 
     def _seed(self) -> tuple[int, ...]:
         name = self._node.client_id.encode()
-        return (self._node.config.seed, self._question.round, *name)
+        return (self._node.config.seed, self._request.round, *name)
 
 
 @lru_cache(maxsize=1)
@@ -145,7 +150,7 @@ def _network(
     """
     weight = torch.zeros(num_classes, backbone.dim)
     model = SoftmaxModel(
-        copy_of(backbone), weight, torch.zeros(num_classes) if bias else None
+        trainable_copy(backbone), weight, torch.zeros(num_classes) if bias else None
     )
     # A third faster on a CPU, and no slower elsewhere.
     return model.to(memory_format=torch.channels_last)

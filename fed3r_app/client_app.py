@@ -1,7 +1,7 @@
 """The Flower ClientApp: a greeter that is quick to start, and all else behind it.
 
 On real nodes every message is a process of its own. Torch, half of the time such a
-process takes, is imported only for questions that need it: `hello` does not.
+process takes, is imported only for requests that need it: `hello` does not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fed3r_app.wire.hello import pack_hello
 
 
 class _QuickClientApp(ClientApp):
-    """Answers a plain hello itself, and passes the other questions on."""
+    """Answers a plain hello itself, and passes the other requests on."""
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Return the reply to a message."""

@@ -22,7 +22,7 @@ from fed3r_app.progress import Progress
 _CHUNK = 4096
 
 
-class HeldOut:
+class EvaluationSet:
     """Held-out features and labels.
 
     Parameters

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fed3r_app.deployment.processes import app_settings
 from fed3r_app.errors import RunError
-from fed3r_app.files import exclusive
+from fed3r_app.files import file_lock
 from simulation.analyses import coupon_collector, partition_command
 from simulation.bench import command as bench
 from simulation.engines.superlink import EphemeralSuperLink
@@ -106,7 +106,7 @@ def _alone_in(home: Path) -> Iterator[None]:
         f"{home} must not be in use, got another run at work there. Wait until it has "
         "ended."
     )
-    with exclusive(home / "lock", refusal):
+    with file_lock(home / "lock", refusal):
         yield
 
 

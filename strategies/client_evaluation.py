@@ -11,33 +11,35 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fed3r_app.wire import count_bytes
-from strategies.discovery import Roster
-from strategies.messaging import exchange
+from strategies.discovery import ClientRegistry
+from strategies.messaging import stream_replies
 
 EVALUATION = "evaluate.statistics"
 
 
 def evaluate_on_clients(
     grid: Grid,
-    roster: Roster,
+    registry: ClientRegistry,
     clients: Iterable[str],
-    question: RecordDict,
+    request: RecordDict,
     timeout: float,
 ) -> MetricRecord | None:
     """Return what a classifier gets right on some clients' own images, all together.
 
     None if nobody has an image to try it on.
     """
-    size, asked = count_bytes(question), 0
+    size, asked = count_bytes(request), 0
 
-    def questions() -> Iterator[Message]:
+    def requests() -> Iterator[Message]:
         nonlocal asked
         for client in clients:
             asked += 1
-            node = roster.nodes[client]
-            yield Message(question, dst_node_id=node, message_type=EVALUATION)
+            node = registry.nodes[client]
+            yield Message(request, dst_node_id=node, message_type=EVALUATION)
 
-    replies = exchange(grid, questions(), timeout=timeout, in_flight=roster.in_flight)
+    replies = stream_replies(
+        grid, requests(), timeout=timeout, in_flight=registry.in_flight
+    )
     metrics = add_evaluations(replies)
     if metrics is not None:
         metrics["download-bytes"] = size * asked

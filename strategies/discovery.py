@@ -19,13 +19,13 @@ from flwr.serverapp import Grid
 from fed3r_app.core import FeatureMoments
 from fed3r_app.errors import RunError
 from fed3r_app.wire import Hello, RecordError, count_bytes, read_hello
-from strategies.messaging import IN_FLIGHT, exchange
+from strategies.messaging import IN_FLIGHT, stream_replies
 
 HELLO = "query.hello"
 
 
 @dataclass
-class Roster:
+class ClientRegistry:
     """The clients of a run, in the order of their ids.
 
     Attributes
@@ -100,7 +100,7 @@ class Roster:
         self.nodes = dict(order)
 
 
-class Reception:
+class ClientDiscovery:
     """Greets the nodes a run begins with, and those that come later.
 
     Parameters
@@ -120,7 +120,7 @@ class Reception:
 
     Attributes
     ----------
-    roster : Roster
+    registry : ClientRegistry
         Everybody met so far.
     """
 
@@ -134,7 +134,7 @@ class Reception:
         in_flight: int = IN_FLIGHT,
         progress: Callable[[int, int], None] = lambda met, expected: None,
     ) -> None:
-        self.roster = Roster()
+        self.registry = ClientRegistry()
         self._grid = grid
         self._timeout = timeout
         self._max_retries = max_retries
@@ -158,37 +158,37 @@ class Reception:
         with_moments : bool
             Also ask for the sums from which the kernel width is chosen.
         """
-        roster, expected = self.roster, wait_for
+        registry, expected = self.registry, wait_for
 
         def enough() -> bool:
-            if self._strict and roster.refused:
+            if self._strict and registry.refused:
                 return True
-            heard = len(roster.nodes) + len(roster.refused)
+            heard = len(registry.nodes) + len(registry.refused)
             return 0 < heard >= expected and self._settled
 
         for node, hello in self._hellos(enough, with_moments):
             expected = expected or hello.num_partitions
             self._introduce(node, hello)
-            self._progress(len(roster.nodes), expected)
-        heard = len(roster.nodes) + len(roster.refused)
-        if not 0 < heard >= expected and not (self._strict and roster.refused):
+            self._progress(len(registry.nodes), expected)
+        heard = len(registry.nodes) + len(registry.refused)
+        if not 0 < heard >= expected and not (self._strict and registry.refused):
             raise RunError(self._shortfall(expected))
         self._refuse_silent()
-        if self._strict and roster.refused:
-            raise RunError(next(iter(roster.refused.values())))
-        roster.sort()
+        if self._strict and registry.refused:
+            raise RunError(next(iter(registry.refused.values())))
+        registry.sort()
 
     def welcome_newcomers(self) -> list[str]:
         """Return the clients that have come since, or have come back as another node.
 
         Whoever can't take part is left out with a warning.
         """
-        before = dict(self.roster.nodes)
+        before = dict(self.registry.nodes)
         for node, hello in self._hellos(lambda: self._settled):
             self._introduce(node, hello)
         self._refuse_silent()
-        self.roster.sort()
-        return [c for c, node in self.roster.nodes.items() if before.get(c) != node]
+        self.registry.sort()
+        return [c for c, node in self.registry.nodes.items() if before.get(c) != node]
 
     @property
     def _settled(self) -> bool:
@@ -199,7 +199,7 @@ class Reception:
     ) -> Iterator[tuple[int, Hello]]:
         """Yield who says hello, and note who can't, until it is enough."""
         greetings = self._greetings(enough, with_moments)
-        for reply in exchange(
+        for reply in stream_replies(
             self._grid, greetings, timeout=self._timeout, in_flight=self._in_flight
         ):
             node = reply.metadata.src_node_id
@@ -207,7 +207,7 @@ class Reception:
             if reply.has_error():
                 self._note_failure(node, reply.error.reason)
                 continue
-            self.roster.upload_bytes += count_bytes(reply.content)
+            self.registry.upload_bytes += count_bytes(reply.content)
             try:
                 yield node, read_hello(reply.content)
             except RecordError as error:
@@ -216,7 +216,7 @@ class Reception:
     def _greetings(
         self, enough: Callable[[], bool], with_moments: bool
     ) -> Iterator[Message | None]:
-        """Yield a question for every new node, None while there is none."""
+        """Yield a request for every new node, None while there is none."""
         deadline = time.monotonic() + self._timeout
         while time.monotonic() < deadline:
             connected = set(self._grid.get_node_ids())
@@ -233,24 +233,24 @@ class Reception:
         self._greeted.add(node)
         self._awaited.add(node)
         content = RecordDict({"config": ConfigRecord({"moments": with_moments})})
-        self.roster.download_bytes += count_bytes(content)
+        self.registry.download_bytes += count_bytes(content)
         return Message(content, dst_node_id=node, message_type=HELLO)
 
     def _introduce(self, node: int, hello: Hello) -> None:
         """Take a client in, unless another node has its name or it splits otherwise."""
-        client, parts = hello.client_id, self.roster.num_partitions
+        client, parts = hello.client_id, self.registry.num_partitions
         if parts and hello.num_partitions != parts:
-            self.roster.refuse(
+            self.registry.refuse(
                 f"node {node}",
                 f"num-partitions must be {parts} as at the other nodes, got "
                 f"{hello.num_partitions} from client {client}: parts would overlap.",
             )
             return
-        known = self.roster.nodes.get(client, node)
+        known = self.registry.nodes.get(client, node)
         if known == node:
-            self.roster.add(node, hello)
+            self.registry.add(node, hello)
             if self._rivals.pop(client, None):  # both answer
-                self.roster.refuse(
+                self.registry.refuse(
                     f"a second {client}",
                     f"client-id must be unique, got {client!r} from two nodes.",
                 )
@@ -261,32 +261,32 @@ class Reception:
     def _replace_gone(self, connected: set[int]) -> None:
         """Let a node that was started anew stand for its client."""
         for client, rival in list(self._rivals.items()):
-            if self.roster.nodes[client] not in connected:
+            if self.registry.nodes[client] not in connected:
                 del self._rivals[client]
-                self.roster.add(*rival)
+                self.registry.add(*rival)
 
     def _note_failure(self, node: int, reason: str | None) -> None:
         for client in list(self._rivals):
-            if self.roster.nodes[client] == node:
-                self.roster.add(*self._rivals.pop(client))
+            if self.registry.nodes[client] == node:
+                self.registry.add(*self._rivals.pop(client))
                 return
         self._failures[node] += 1
         if self._failures[node] > self._max_retries:
             sentence = f"A client failed in the first exchange: {reason}"
-            self.roster.refuse(f"node {node}", sentence)
+            self.registry.refuse(f"node {node}", sentence)
         else:
             self._greeted.discard(node)
 
     def _refuse_silent(self) -> None:
         for node in self._awaited:
             sentence = f"Node {node} did not say hello within {self._timeout:g} s."
-            self.roster.refuse(f"node {node}", sentence)
+            self.registry.refuse(f"node {node}", sentence)
         self._awaited = set()
 
     def _shortfall(self, expected: int) -> str:
         wanted = str(expected) if expected else "any"
         return (
-            f"Only {len(self.roster.nodes)} of {wanted} expected clients connected "
+            f"Only {len(self.registry.nodes)} of {wanted} expected clients connected "
             f"within {self._timeout:g} s. Start the missing nodes, or lower wait-for."
         )
 

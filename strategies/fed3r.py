@@ -19,7 +19,7 @@ from fed3r_app.core import (
     RunningSum,
     solve_ridge,
 )
-from fed3r_app.runs.ledger import ACCEPTED, FAILED, REFUSED, REPEATED, Entry
+from fed3r_app.runs.ledger import ACCEPTED, FAILED, REFUSED, REPEATED, LedgerEntry
 from fed3r_app.wire import (
     count_bytes,
     pack_classifier,
@@ -27,16 +27,16 @@ from fed3r_app.wire import (
     unpack_contribution,
 )
 from strategies.client_evaluation import EVALUATION, add_evaluations
-from strategies.discovery import Roster
-from strategies.messaging import exchange, printable
-from strategies.penalty import Penalties
+from strategies.discovery import ClientRegistry
+from strategies.messaging import printable, stream_replies
+from strategies.penalty import PenaltySchedule
 from strategies.release import Release
-from strategies.sampling import Cohorts
+from strategies.sampling import CohortSampler
 
 STATISTICS = "train.statistics"
 _PROGRESS_SECONDS = 5.0
 OnRound = Callable[[int, MetricRecord, MetricRecord | None], None]
-OnReply = Callable[[Entry, ArrayRecord | None], None]
+OnReply = Callable[[LedgerEntry, ArrayRecord | None], None]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -49,9 +49,9 @@ class Fed3R(Strategy):
 
     Parameters
     ----------
-    roster : Roster
+    registry : ClientRegistry
         The clients and their nodes.
-    cohorts : Cohorts
+    sampler : CohortSampler
         Who is asked when.
     start : RidgeStatistics
         What was counted before; zeros for a new run. Fixes d, C and the device.
@@ -78,7 +78,7 @@ class Fed3R(Strategy):
     rounds_run : int
         Rounds so far.
     upload_bytes, download_bytes : int
-        Bytes of all replies and questions so far.
+        Bytes of all replies and requests so far.
     on_round : callable or None
         Called after each round with its number, its metrics and its evaluation.
     on_reply : callable or None
@@ -91,8 +91,8 @@ class Fed3R(Strategy):
 
     def __init__(
         self,
-        roster: Roster,
-        cohorts: Cohorts,
+        registry: ClientRegistry,
+        sampler: CohortSampler,
         start: RidgeStatistics,
         *,
         ridge_lambda: float | None = None,
@@ -104,12 +104,12 @@ class Fed3R(Strategy):
         contributions: Mapping[str, str] | None = None,
         release: Release | None = None,
     ) -> None:
-        self.roster = roster
-        self.cohorts = cohorts
+        self.registry = registry
+        self.sampler = sampler
         self.ridge_lambda: float | None = None
         self.rounds_run = 0
         self.upload_bytes = self.download_bytes = 0
-        self._penalties = Penalties(ridge_lambda, release)
+        self._penalty = PenaltySchedule(ridge_lambda, release)
         self._normalize = normalize
         self._intercept = intercept
         self._eval_every = eval_every
@@ -129,12 +129,12 @@ class Fed3R(Strategy):
 
     def solve(self, stats: RidgeStatistics) -> Tensor:
         """Return the classifier W (d, C) of the statistics."""
-        lam = self._penalties.choose(stats, last=self.cohorts.done)
+        lam = self._penalty.choose(stats, last=self.sampler.done)
         self.ridge_lambda = lam
         return solve_ridge(stats, lam, self._normalize, self._intercept)
 
     @property
-    def may_be_told(self) -> bool:
+    def is_releasable(self) -> bool:
         """Whether ``statistics`` are whole, and cost no privacy budget."""
         is_free = self._release is None or self._released is not None
         return is_free and not self._is_changing
@@ -172,27 +172,27 @@ class Fed3R(Strategy):
             INFO,
             "%s: %d clients, %d already counted",
             type(self).__name__,
-            len(self.cohorts.clients),
-            len(self.cohorts.counted),
+            len(self.sampler.clients),
+            len(self.sampler.counted),
         )
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterator[Message]:
-        """Yield the question for this round's clients."""
-        self._cohort = self.cohorts.draw()
-        return self._questions(self._cohort, STATISTICS, arrays, config)
+        """Yield the request for this round's clients."""
+        self._cohort = self.sampler.draw()
+        return self._requests(self._cohort, STATISTICS, arrays, config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord]:
         """Fold the replies into the sum as they come; return what came."""
-        clients = {self.roster.nodes[client]: client for client in self._cohort}
+        clients = {self.registry.nodes[client]: client for client in self._cohort}
         silent = set(self._cohort)
         last_progress = time.monotonic()
         for reply in replies:
             node = reply.metadata.src_node_id
-            client = clients.get(node) or self.roster.client_of(node)
+            client = clients.get(node) or self.registry.client_of(node)
             if client is not None:
                 silent.discard(client)
                 self._fold(client, reply)
@@ -201,7 +201,7 @@ class Fed3R(Strategy):
                 self._log_progress(server_round)
         for client in sorted(silent):
             log(WARNING, "Client %s did not reply", client)
-        self.cohorts.close_round(self._cohort)
+        self.sampler.close_round(self._cohort)
         return None, self.round_metrics()
 
     @property
@@ -213,7 +213,7 @@ class Fed3R(Strategy):
         """Return what a round came to."""
         metrics = MetricRecord(
             {
-                "clients-counted": len(self.cohorts.counted),
+                "clients-counted": len(self.sampler.counted),
                 "upload-bytes": self.upload_bytes - self._reported_up,
                 "download-bytes": self._take_download_bytes(),
             }
@@ -227,7 +227,7 @@ class Fed3R(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterator[Message]:
         """Yield the classifier for every client, to try on its own images."""
-        return self._questions(self.roster.clients, EVALUATION, arrays, config)
+        return self._requests(self.registry.clients, EVALUATION, arrays, config)
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -247,9 +247,9 @@ class Fed3R(Strategy):
         timeout: float,
     ) -> MetricRecord:
         """Ask this round's clients and fold what they reply; return what came."""
-        questions = self.configure_train(server_round, arrays, config, grid)
-        in_flight = self.roster.in_flight
-        replies = exchange(grid, questions, timeout=timeout, in_flight=in_flight)
+        requests = self.configure_train(server_round, arrays, config, grid)
+        in_flight = self.registry.in_flight
+        replies = stream_replies(grid, requests, timeout=timeout, in_flight=in_flight)
         return self.aggregate_train(server_round, replies)[1]
 
     def start(
@@ -270,7 +270,7 @@ class Fed3R(Strategy):
         self.summary()
         train_config = train_config or ConfigRecord()
         result, number = Result(arrays=initial_arrays), self._first_round
-        while self._anybody_left():
+        while self._clients_left():
             metrics = self.train_round(
                 number, initial_arrays, train_config, grid, timeout
             )
@@ -294,23 +294,23 @@ class Fed3R(Strategy):
         if evaluation is not None:
             result.evaluate_metrics_serverapp[number] = evaluation
 
-    def _anybody_left(self) -> bool:
+    def _clients_left(self) -> bool:
         """Return whether somebody is left to ask, or has just come."""
-        cohorts = self.cohorts
+        sampler = self.sampler
         if self._released is not None:  # nobody comes in after the only release
             return False
-        if cohorts.done and not cohorts.out_of_rounds and self.find_newcomers:
+        if sampler.done and not sampler.out_of_rounds and self.find_newcomers:
             for client in self.find_newcomers():
-                cohorts.add(client)
-        return not cohorts.done
+                sampler.add(client)
+        return not sampler.done
 
     def _evaluation_due(self, number: int) -> bool:
         if not self._sum.n:
             return False
         every = self._eval_every
-        return self.cohorts.done or (every > 0 and number % every == 0)
+        return self.sampler.done or (every > 0 and number % every == 0)
 
-    def _questions(
+    def _requests(
         self,
         clients: Iterable[str],
         message_type: str,
@@ -323,19 +323,21 @@ class Fed3R(Strategy):
             self.download_bytes += size
             yield Message(
                 content,
-                dst_node_id=self.roster.nodes[client],
+                dst_node_id=self.registry.nodes[client],
                 message_type=message_type,
             )
 
     def _take_download_bytes(self) -> int:
-        """Return the bytes of the questions since the last call."""
+        """Return the bytes of the requests since the last call."""
         before, self._reported_down = self._reported_down, self.download_bytes
         return self.download_bytes - before
 
     def _fold(self, client: str, reply: Message) -> None:
         """Add a client's statistics to the sum, once."""
         if reply.has_error():
-            self._fail(Entry(client, FAILED, reason=printable(reply.error.reason)))
+            self._fail(
+                LedgerEntry(client, FAILED, reason=printable(reply.error.reason))
+            )
             return
         self.upload_bytes += count_bytes(reply.content)
         digest = ""
@@ -345,37 +347,37 @@ class Fed3R(Strategy):
             contribution = unpack_contribution(record, self._space, self._limits)
         except ValueError as error:
             reason = printable(f"its statistics were refused: {error}")
-            self._fail(Entry(client, REFUSED, digest, reason=reason))
+            self._fail(LedgerEntry(client, REFUSED, digest, reason=reason))
             return
         if client in self.contributions:
-            self._pass_over(client, digest)
+            self._skip_repeated(client, digest)
             return
-        self._note(Entry(client, ACCEPTED, digest, contribution.n), record)
+        self._note(LedgerEntry(client, ACCEPTED, digest, contribution.n), record)
         with self.changing_sum():
             self._sum.add(contribution)
             self.contributions[client] = digest
-            self.cohorts.count(client)
+            self.sampler.count(client)
 
-    def _pass_over(self, client: str, digest: str) -> None:
+    def _skip_repeated(self, client: str, digest: str) -> None:
         """Note a reply of a client that is counted: nobody is counted twice."""
         if self.contributions[client] == digest:
-            self._note(Entry(client, REPEATED, digest))
+            self._note(LedgerEntry(client, REPEATED, digest))
             return
         reason = "another contribution of this client is in the sums"
         log(WARNING, "A reply of client %s is refused: %s", client, reason)
-        self._note(Entry(client, REFUSED, digest, reason=reason))
+        self._note(LedgerEntry(client, REFUSED, digest, reason=reason))
 
-    def _fail(self, entry: Entry) -> None:
+    def _fail(self, entry: LedgerEntry) -> None:
         """Note a reply that can't be counted; its client will be asked again."""
         log(WARNING, "Client %s failed: %s", entry.client, entry.reason)
         self._note(entry)
         if entry.client not in self.contributions:
-            self.cohorts.fail(entry.client, entry.reason)
+            self.sampler.fail(entry.client, entry.reason)
 
-    def _note(self, entry: Entry, record: ArrayRecord | None = None) -> None:
+    def _note(self, entry: LedgerEntry, record: ArrayRecord | None = None) -> None:
         if self.on_reply:
             self.on_reply(entry, record)
 
     def _log_progress(self, server_round: int) -> None:
-        counted, total = len(self.cohorts.counted), len(self.cohorts.clients)
+        counted, total = len(self.sampler.counted), len(self.sampler.clients)
         log(INFO, "round %d: %d of %d clients counted", server_round, counted, total)

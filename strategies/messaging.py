@@ -21,7 +21,7 @@ _PAUSE_SHARE = 0.05
 _END = object()
 
 
-def exchange(
+def stream_replies(
     grid: Grid,
     messages: Iterable[Message | None],
     *,
@@ -65,9 +65,9 @@ def exchange(
         has_come = False
         for reply in _arrived(grid, list(waiting)):
             has_come = True
-            question, _ = waiting.pop(reply.metadata.reply_to_message_id, (None, now))
-            if question is not None:
-                yield _in_its_name(reply, question)
+            request, _ = waiting.pop(reply.metadata.reply_to_message_id, (None, now))
+            if request is not None:
+                yield _attributed_to_asked_node(reply, request)
         waiting = {key: value for key, value in waiting.items() if value[1] > now}
         if has_come:
             last_reply = time.monotonic()  # what the caller did meanwhile is no silence
@@ -85,16 +85,16 @@ def _arrived(grid: Grid, message_ids: list[str]) -> Iterator[Message]:
             yield replies.popleft()
 
 
-def _in_its_name(reply: Message, question: Message) -> Message:
+def _attributed_to_asked_node(reply: Message, request: Message) -> Message:
     """Return the reply, in the name of the node that was asked.
 
     For a node that is gone the SuperLink replies with an error, in its own name.
     """
-    if reply.metadata.src_node_id == question.metadata.dst_node_id:
+    if reply.metadata.src_node_id == request.metadata.dst_node_id:
         return reply
     reason = reply.error.reason if reply.has_error() else "another node replied"
     error = Error(ErrorCode.NODE_UNAVAILABLE, reason)
-    return Message(error, reply_to=question)
+    return Message(error, reply_to=request)
 
 
 def printable(words: str | None) -> str:

@@ -6,7 +6,7 @@ from fed3r_app.core import RidgeStatistics, select_lambda
 from strategies.release import Release
 
 
-class Penalties:
+class PenaltySchedule:
     """Chooses the penalty of each classifier on the way to the last one.
 
     Cross-validation takes several times as long as solving. So on the way a penalty is

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 
-class Cohorts:
+class CohortSampler:
     """Draws the clients of each round until all are counted or given up.
 
     Without replacement the clients are dealt once, ``per_round`` at a time: exactly

@@ -15,7 +15,7 @@ from fed3r_app.core import RidgeStatistics, check_contribution
 from fed3r_app.errors import RunError
 from fed3r_app.privacy.release import round_counts
 from fed3r_app.privacy.secagg import (
-    FeatureGrid,
+    FixedPointEncoding,
     Group,
     GroupFailed,
     IntegerStatistics,
@@ -23,15 +23,15 @@ from fed3r_app.privacy.secagg import (
 )
 from fed3r_app.privacy.secagg.fixed_point import vector_length
 from fed3r_app.progress import Progress
-from fed3r_app.runs.ledger import ACCEPTED, FAILED, Entry
+from fed3r_app.runs.ledger import ACCEPTED, FAILED, LedgerEntry
 from fed3r_app.wire import count_bytes
 from fed3r_app.wire import secagg as records
-from strategies.discovery import Roster
+from strategies.discovery import ClientRegistry
 from strategies.fed3r import Fed3R
 from strategies.fedncm import FedNCM
-from strategies.messaging import exchange, printable
+from strategies.messaging import printable, stream_replies
 from strategies.release import Release
-from strategies.secagg_sampling import SecureCohorts
+from strategies.secagg_sampling import GroupSampler
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,11 @@ class _Stage:
     Parameters
     ----------
     message_type : str
-        Flower's name of the question.
+        Flower's name of the request.
     asked : callable
         Which members of a group are asked.
-    question : callable
-        What a member is asked, given the config of a plain question.
+    request : callable
+        What a member is asked, given the config of a plain request.
     take : callable
         Notes a member's reply in the group; raises ValueError for a bad one.
     done : callable
@@ -56,7 +56,7 @@ class _Stage:
 
     message_type: str
     asked: Callable[[Group], Collection[int]]
-    question: Callable[[Group, int, ConfigRecord], RecordDict]
+    request: Callable[[Group, int, ConfigRecord], RecordDict]
     take: Callable[[Group, int, RecordDict], None]
     done: Callable[[Group], Collection[int]]
     what: str
@@ -66,7 +66,7 @@ _STAGES = (
     _Stage(
         "query.keys",
         asked=lambda group: group.clients,
-        question=lambda group, _, config: records.pack_attempt(group.attempt),
+        request=lambda group, _, config: records.pack_attempt(group.attempt),
         take=lambda group, i, reply: group.take_keys(i, records.read_keys(reply)),
         done=lambda group: group.keys,
         what="sent keys",
@@ -74,7 +74,7 @@ _STAGES = (
     _Stage(
         "query.share",
         asked=lambda group: group.keys,
-        question=lambda group, i, config: records.pack_group(
+        request=lambda group, i, config: records.pack_group(
             group.attempt, i, group.keys, group.threshold
         ),
         take=lambda group, i, reply: group.take_shares(i, records.read_sealed(reply)),
@@ -84,7 +84,7 @@ _STAGES = (
     _Stage(
         "query.masked",
         asked=lambda group: group.sealed,
-        question=lambda group, i, config: records.ask_masked(
+        request=lambda group, i, config: records.ask_masked(
             group.attempt, group.sealed_for(i), config
         ),
         take=lambda group, i, reply: group.take_masked(i, records.read_masked(reply)),
@@ -94,17 +94,17 @@ _STAGES = (
     _Stage(
         "query.unmask",
         asked=lambda group: group.survivors,
-        question=lambda group, _, config: records.pack_survivors(
+        request=lambda group, _, config: records.pack_survivors(
             group.attempt, group.survivors
         ),
         take=lambda group, i, reply: group.take_answer(i, records.read_answer(reply)),
         done=lambda group: group.answers,
-        what="answered the last question",
+        what="answered the last request",
     ),
 )
 
 
-class SharedNoise(Release, Protocol):
+class DistributedNoise(Release, Protocol):
     """Makes sums valid again to which the clients have added noise."""
 
     def count_group(self, survivors: int, threshold: int) -> None:
@@ -115,43 +115,43 @@ class SecureAggregation(Fed3R):
     """Fed3R whose round is four exchanges with groups of clients.
 
     A group of which too few stay is given up, and its members are asked again in
-    another group with other keys; but whoever has answered the last question in vain
+    another group with other keys; but whoever has answered the last request in vain
     is lost, because it answers that once only, and so is whoever is in a sum that was
     seen and refused: nobody is in two sums that were seen.
 
     Parameters
     ----------
-    roster : Roster
+    registry : ClientRegistry
         The clients and their nodes.
-    cohorts : SecureCohorts
+    sampler : GroupSampler
         Which clients form a group when.
     start : RidgeStatistics
         What was counted before, before scaling.
-    grid : FeatureGrid
+    grid : FixedPointEncoding
         How features become integers.
     threshold_share : float
         Share of a group that must stay to the end.
-    release : SharedNoise or None
+    release : DistributedNoise or None
         Knows of the noise that the clients have added.
     options
         See ``Fed3R``.
     """
 
-    cohorts: SecureCohorts
+    sampler: GroupSampler
 
     def __init__(
         self,
-        roster: Roster,
-        cohorts: SecureCohorts,
+        registry: ClientRegistry,
+        sampler: GroupSampler,
         start: RidgeStatistics,
         *,
-        grid: FeatureGrid,
+        grid: FixedPointEncoding,
         threshold_share: float,
-        release: SharedNoise | None = None,
+        release: DistributedNoise | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(roster, cohorts, start, release=release, **options)
-        self._shared_noise = release
+        super().__init__(registry, sampler, start, release=release, **options)
+        self._distributed_noise = release
         self._grid = grid
         self._threshold_share = threshold_share
 
@@ -167,9 +167,9 @@ class SecureAggregation(Fed3R):
         grid: Grid,
         timeout: float,
     ) -> MetricRecord:
-        """Ask the round's groups the four questions; return what came."""
-        self._cohort = self.cohorts.draw()
-        groups = [self._new_group(clients) for clients in self.cohorts.groups]
+        """Ask the round's groups the four requests; return what came."""
+        self._cohort = self.sampler.draw()
+        groups = [self._new_group(clients) for clients in self.sampler.groups]
         sizes = ", ".join(str(len(group.clients)) for group in groups)
         log(INFO, "round %d: groups of %s clients", server_round, sizes)
         for stage in _STAGES:
@@ -177,7 +177,7 @@ class SecureAggregation(Fed3R):
             groups = [group for group in groups if self._enough(stage, group)]
         for group in groups:
             self._fold_group(group)
-        self.cohorts.close_round(self._cohort)
+        self.sampler.close_round(self._cohort)
         return self.round_metrics()
 
     def _new_group(self, clients: list[str]) -> Group:
@@ -192,16 +192,16 @@ class SecureAggregation(Fed3R):
         grid: Grid,
         timeout: float,
     ) -> None:
-        """Ask the members of all groups one question, and take their replies."""
+        """Ask the members of all groups one request, and take their replies."""
         waiting = {
-            self.roster.nodes[group.clients[i]]: (group, i)
+            self.registry.nodes[group.clients[i]]: (group, i)
             for group in groups
             for i in stage.asked(group)
         }
         total, progress = len(waiting), Progress(stage.message_type)
-        questions = self._stage_questions(stage, dict(waiting), config)
-        in_flight = self.roster.in_flight
-        replies = exchange(grid, questions, timeout=timeout, in_flight=in_flight)
+        requests = self._stage_requests(stage, dict(waiting), config)
+        in_flight = self.registry.in_flight
+        replies = stream_replies(grid, requests, timeout=timeout, in_flight=in_flight)
         for reply in replies:
             group, i = waiting.pop(reply.metadata.src_node_id, (None, 0))
             if group is not None:
@@ -210,14 +210,14 @@ class SecureAggregation(Fed3R):
         for group, i in waiting.values():
             self._drop(group.clients[i], f"no reply to {stage.message_type}")
 
-    def _stage_questions(
+    def _stage_requests(
         self,
         stage: _Stage,
         members: dict[int, tuple[Group, int]],
         config: ConfigRecord,
     ) -> Iterator[Message]:
         for node, (group, i) in members.items():
-            content = stage.question(group, i, config)
+            content = stage.request(group, i, config)
             self.download_bytes += count_bytes(content)
             yield Message(content, dst_node_id=node, message_type=stage.message_type)
 
@@ -234,7 +234,7 @@ class SecureAggregation(Fed3R):
 
     def _drop(self, client: str, reason: str) -> None:
         """Note who drops out of its group; it will be asked again in another."""
-        self._fail(Entry(client, FAILED, reason=reason))
+        self._fail(LedgerEntry(client, FAILED, reason=reason))
 
     def _enough(self, stage: _Stage, group: Group) -> bool:
         """Return whether a group goes on; else see to its members."""
@@ -243,7 +243,7 @@ class SecureAggregation(Fed3R):
         except GroupFailed as failure:
             faithful = set(stage.done(group)) - group.answers.keys()
             # Late answers could unmask this sum yet: whoever adds noise is in one.
-            in_doubt = self._shared_noise and stage is _STAGES[-1]
+            in_doubt = self._distributed_noise and stage is _STAGES[-1]
             lost = group.survivors if in_doubt else group.answers
             self._abandon(group, str(failure), lost=lost, excused=faithful)
             return False
@@ -254,12 +254,12 @@ class SecureAggregation(Fed3R):
         try:
             stats = self._unmask(group)
         except (GroupFailed, ValueError) as failure:
-            # Who was silent at the last question is in that sum as well.
+            # Who was silent at the last request is in that sum as well.
             reason = f"its group's sum was refused: {failure}"
             self._abandon(group, reason, lost=group.survivors)
             return
         # A noisy n proves nothing, and the budget is spent.
-        exact = self._shared_noise is None
+        exact = self._distributed_noise is None
         if exact and self._sum.n + stats.n > self._grid.max_samples:
             raise RunError(
                 "secagg-max-samples must be at least the number of all clients' "
@@ -270,19 +270,19 @@ class SecureAggregation(Fed3R):
         what = f"group of {len(group.survivors)}"
         clients = [group.clients[i] for i in sorted(group.survivors)]
         for client in clients:
-            self._note(Entry(client, ACCEPTED, what))
+            self._note(LedgerEntry(client, ACCEPTED, what))
         with self.changing_sum():
-            if self._shared_noise:
-                self._shared_noise.count_group(len(clients), group.threshold)
+            if self._distributed_noise:
+                self._distributed_noise.count_group(len(clients), group.threshold)
             self._sum.add(stats)
             for client in clients:
                 self.contributions[client] = what
-                self.cohorts.count(client)
+                self.sampler.count(client)
 
     def _unmask(self, group: Group) -> RidgeStatistics:
         """Return the exact statistics of a group's survivors, or with their noise."""
         integers = IntegerStatistics.from_vector(group.unmask(), *self._space)
-        if self._shared_noise:  # with noise in them, sums contradict themselves
+        if self._distributed_noise:  # with noise in them, sums contradict themselves
             return round_counts(integers, self._grid.bits).statistics(self._grid)
         # What can be said of a sum: nobody's own part is known.
         integers.check_within(self._grid)
@@ -302,12 +302,12 @@ class SecureAggregation(Fed3R):
         log(WARNING, "A group of %d is given up: %s", len(group.clients), reason)
         for i in sorted(lost):
             answered = i in group.answers
-            done = "answered the last question" if answered else "is in the sum"
+            done = "answered the last request" if answered else "is in the sum"
             said = f"lost: it {done}, but {reason}"
-            self._fail(Entry(group.clients[i], FAILED, reason=said))
-            self.cohorts.give_up(group.clients[i], said)
+            self._fail(LedgerEntry(group.clients[i], FAILED, reason=said))
+            self.sampler.give_up(group.clients[i], said)
         for i in excused:
-            self.cohorts.excuse(group.clients[i], reason)
+            self.sampler.refund_attempt(group.clients[i], reason)
 
 
 class SecureFedNCM(SecureAggregation, FedNCM):

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from fed3r_app.privacy.secagg import SMALLEST_GROUP, group_sizes
-from strategies.sampling import Cohorts
+from strategies.sampling import CohortSampler
 
 
-class SecureCohorts(Cohorts):
+class GroupSampler(CohortSampler):
     """Deals clients in balanced, disjoint groups; who is left over waits for others.
 
     Parameters
@@ -21,7 +21,7 @@ class SecureCohorts(Cohorts):
     per_round : int
         A round has as many whole groups as fit in it, at least one; 0 means all.
     options
-        See ``Cohorts``.
+        See ``CohortSampler``.
 
     Attributes
     ----------
@@ -54,7 +54,7 @@ class SecureCohorts(Cohorts):
         number = len(group_sizes(len(self._queue), self._group_size))
         return -(-number // (self._groups_per_round or max(number, 1)))
 
-    def excuse(self, client: str, reason: str) -> None:
+    def refund_attempt(self, client: str, reason: str) -> None:
         """Note that a client's group failed through no fault of its own."""
         self.fail(client, reason)
         self._attempts[client] -= 1

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from fed3r_app.errors import RunError
 from fed3r_app.wire import FIXED, RUNNING, RecordError, count_bytes, read_array
-from strategies.discovery import Roster
-from strategies.messaging import exchange, printable
+from strategies.discovery import ClientRegistry
+from strategies.messaging import printable, stream_replies
 
 # record -> array -> dtype and shape
 Layout = dict[str, dict[str, tuple[str, tuple[int, ...]]]]
@@ -48,13 +48,13 @@ class TrainedRound:
 
 
 class TrainingRounds:
-    """Runs rounds of an optimiser on seeded cohorts of the clients.
+    """Runs rounds of an optimiser on seeded sampler of the clients.
 
     Parameters
     ----------
     optimizer : FedAvg
         Flower's FedAvg or a subclass; it does the averaging.
-    roster : Roster
+    registry : ClientRegistry
         The nodes of those clients that are there.
     clients : sequence of str
         All clients to draw from, there or not.
@@ -69,7 +69,7 @@ class TrainingRounds:
     def __init__(
         self,
         optimizer: FedAvg,
-        roster: Roster,
+        registry: ClientRegistry,
         clients: Sequence[str],
         *,
         per_round: int,
@@ -77,7 +77,7 @@ class TrainingRounds:
         fixed: ArrayRecord | None = None,
     ) -> None:
         self.optimizer = optimizer
-        self._roster = roster
+        self._roster = registry
         self._clients = clients
         self._per_round = min(per_round or len(clients), len(clients))
         self._seed = seed
@@ -114,7 +114,9 @@ class TrainingRounds:
         messages = [self._complete(message, running) for message in messages]
         down = sum(count_bytes(message.content) for message in messages)
         at_once = self._roster.in_flight
-        replies = list(exchange(grid, messages, timeout=timeout, in_flight=at_once))
+        replies = list(
+            stream_replies(grid, messages, timeout=timeout, in_flight=at_once)
+        )
         good, up = self._sort_out(replies, nodes, _to_come_back(messages[0]))
         if not good:
             raise self._all_failed(number, cohort)
@@ -257,9 +259,9 @@ def _average_running(replies: Sequence[Message]) -> ArrayRecord | None:
     return aggregate_arrayrecords(contents, _NUM_EXAMPLES) if contents else None
 
 
-def _to_come_back(question: Message) -> Layout:
-    """Return the layout of what a question holds and its reply must hold too."""
-    records = question.content.array_records.items()
+def _to_come_back(request: Message) -> Layout:
+    """Return the layout of what a request holds and its reply must hold too."""
+    records = request.content.array_records.items()
     return _layout(_read({key: record for key, record in records if key != FIXED}))
 
 

@@ -218,10 +218,10 @@ def _affordable_features(d: int, num_present: int) -> Tensor | None:
     m = d
     while m * m * (2 * num_present + m / 3) > _AFFORDABLE:
         m = int(0.9 * m)
-    return None if m == d else torch.randperm(d, generator=_unpredictable())[:m]
+    return None if m == d else torch.randperm(d, generator=_os_seeded_generator())[:m]
 
 
-def _unpredictable() -> torch.Generator:
+def _os_seeded_generator() -> torch.Generator:
     generator = torch.Generator()
     generator.seed()  # from the operating system: a client can't foresee the choice
     return generator

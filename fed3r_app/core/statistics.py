@@ -17,7 +17,7 @@ from torch import Tensor
 _MIRROR_BLOCK = 512
 
 
-def take_upper(M: Tensor) -> Tensor:
+def pack_upper(M: Tensor) -> Tensor:
     """Return the entries of an upper triangle or trapezium (r, d), row by row.
 
     Slices, not indices: those would take four times the memory of the matrix.
@@ -27,8 +27,8 @@ def take_upper(M: Tensor) -> Tensor:
     return torch.from_numpy(np.concatenate([rows[:0].ravel(), *parts]))
 
 
-def put_upper(entries: NDArray[Any], rows: int, columns: int) -> Tensor:
-    """Return the matrix (rows, columns), float64, that ``take_upper`` took apart."""
+def unpack_upper(entries: NDArray[Any], rows: int, columns: int) -> Tensor:
+    """Return the matrix (rows, columns), float64, that ``pack_upper`` took apart."""
     M = torch.zeros(rows, columns, dtype=torch.float64)
     begin = 0
     for start, row in enumerate(M.numpy()):
@@ -38,7 +38,7 @@ def put_upper(entries: NDArray[Any], rows: int, columns: int) -> Tensor:
     return M
 
 
-def trapezium_size(rows: int, columns: int) -> int:
+def packed_size(rows: int, columns: int) -> int:
     """Return the number of entries of an upper trapezium."""
     return rows * columns - rows * (rows - 1) // 2
 

@@ -147,7 +147,7 @@ def build_file(name: str, path: Path) -> nn.Module:
     model, classifier = _new_network(name)
     unused = (f"{classifier}.", *(f"{head}." for head in _AUXILIARY))
     state = {k: v for k, v in read_state(path).items() if not k.startswith(unused)}
-    problems = misfits(model.state_dict(), state)
+    problems = state_dict_mismatches(model.state_dict(), state)
     if problems:
         shown = "; ".join(problems[:3]) + ("; …" if len(problems) > 3 else "")
         raise ValueError(
@@ -219,7 +219,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
     return dict(state)
 
 
-def misfits(wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+def state_dict_mismatches(
+    wanted: Mapping[str, Tensor], given: Mapping[str, Tensor]
+) -> list[str]:
     """Return how a state dict differs from the network's, one phrase an entry."""
     # Old files don't count batches, and no feature depends on the count.
     missing = [

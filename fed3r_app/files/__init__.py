@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 
 @contextmanager
-def exclusive(file: Path, refusal: str) -> Iterator[None]:
+def file_lock(file: Path, refusal: str) -> Iterator[None]:
     """Hold the lock of a file; it ends with the process, however that ends.
 
     Parameters

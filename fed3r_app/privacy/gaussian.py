@@ -37,8 +37,8 @@ from fed3r_app.core import FeatureMap
 from fed3r_app.core.statistics import (
     RidgeStatistics,
     mirror_upper,
-    put_upper,
-    trapezium_size,
+    packed_size,
+    unpack_upper,
 )
 
 # How many standard normal draws, float64 (size,).
@@ -63,7 +63,7 @@ def release_sensitivity(norm: float, d: int, num_classes: int) -> float:
     Rounding moves an entry of A or b by 2^-25 at most, times sqrt(2) off the diagonal,
     on either side.
     """
-    entries = trapezium_size(d, d) + d * num_classes
+    entries = packed_size(d, d) + d * num_classes
     return sensitivity(norm) + _UNIT * math.sqrt(2 * entries)
 
 
@@ -90,8 +90,8 @@ def add_noise(
         Source of independent standard normal numbers, which nobody can foresee.
     """
     d, num_classes = stats.d, stats.num_classes
-    triangle = normals(trapezium_size(d, d)).numpy()
-    noise = put_upper(triangle, d, d) * (sigma / math.sqrt(2))
+    triangle = normals(packed_size(d, d)).numpy()
+    noise = unpack_upper(triangle, d, d) * (sigma / math.sqrt(2))
     noise.diagonal().mul_(math.sqrt(2))
     A = _to_grid(stats.A.cpu()) + _to_grid(mirror_upper(noise))
     noise = normals(d * num_classes).reshape(d, num_classes) * sigma
@@ -151,7 +151,7 @@ class PrivacyBudget:
         distance = release_sensitivity(NORM, d, num_classes)
         return self.noise_multiplier() * distance
 
-    def shared_sigma(self) -> float:
+    def distributed_sigma(self) -> float:
         """Return the deviation that the clients' noise must have together."""
         # Integers are exact: nothing is rounded after the features are.
         return self.noise_multiplier() * sensitivity(NORM)

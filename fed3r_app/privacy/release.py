@@ -125,7 +125,7 @@ class DistributedRelease:
     @property
     def sigma(self) -> float:
         """Deviation of the noise in the sum over all groups."""
-        return self._budget.shared_sigma() * math.sqrt(self._shares)
+        return self._budget.distributed_sigma() * math.sqrt(self._shares)
 
     @property
     def lam(self) -> float:

@@ -20,7 +20,7 @@ from typing import cast
 
 from fed3r_app.files import (
     append_line,
-    exclusive,
+    file_lock,
     parse_object,
     plain,
     read_lines,
@@ -161,7 +161,7 @@ class RunDirectory:
             f"{self.path} must not be in use, got a process that is at work there. "
             "Wait until it has ended, or end it."
         )
-        with exclusive(self.config_path, refusal):
+        with file_lock(self.config_path, refusal):
             self._drop_torn_files()
             yield
 

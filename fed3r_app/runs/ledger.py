@@ -29,7 +29,7 @@ _LONGEST_REASON = 500
 
 
 @dataclass(frozen=True)
-class Entry:
+class LedgerEntry:
     """One line of the ledger.
 
     Parameters
@@ -70,7 +70,7 @@ class Ledger:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: LedgerEntry) -> None:
         """Add a line: it survives the process; `sync` makes it survive the machine."""
         values = asdict(entry) | {"reason": entry.reason[:_LONGEST_REASON]}
         known = {key: value for key, value in values.items() if value not in ("", None)}
@@ -88,10 +88,10 @@ class Ledger:
             with self._path.open("rb") as file:
                 os.fsync(file.fileno())
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         """Return all lines, oldest first."""
         try:
-            return [Entry(**line) for line in read_lines(self._path)]  # type: ignore[arg-type]
+            return [LedgerEntry(**line) for line in read_lines(self._path)]  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(
@@ -114,18 +114,18 @@ class Ledger:
         for client, entry in standing.items():
             if client not in contributions:
                 outcome = FORGOTTEN if client in forgotten else LOST
-                self.append(Entry(client, outcome, entry.digest))
+                self.append(LedgerEntry(client, outcome, entry.digest))
         for client in sorted(forgotten_clients(entries) - forgotten):
-            self.append(Entry(client, READMITTED))
+            self.append(LedgerEntry(client, READMITTED))
         for client, digest in contributions.items():
             if client not in standing or standing[client].digest != digest:
-                self.append(Entry(client, FOUND, digest))
+                self.append(LedgerEntry(client, FOUND, digest))
         self.sync()
 
 
-def standing_entries(entries: Iterable[Entry]) -> dict[str, Entry]:
+def standing_entries(entries: Iterable[LedgerEntry]) -> dict[str, LedgerEntry]:
     """Return the entry of each client that is in the sums, after all of them."""
-    standing: dict[str, Entry] = {}
+    standing: dict[str, LedgerEntry] = {}
     for entry in entries:
         if entry.outcome in _IN:
             standing[entry.client] = entry
@@ -134,7 +134,7 @@ def standing_entries(entries: Iterable[Entry]) -> dict[str, Entry]:
     return standing
 
 
-def forgotten_clients(entries: Iterable[Entry]) -> set[str]:
+def forgotten_clients(entries: Iterable[LedgerEntry]) -> set[str]:
     """Return who was forgotten and not admitted again."""
     forgotten: set[str] = set()
     for entry in entries:

@@ -20,12 +20,12 @@ from fed3r_app.core import (
     select_lambda,
     solve_ridge,
 )
-from fed3r_app.evaluation import HeldOut, ServerData
+from fed3r_app.evaluation import EvaluationSet, ServerData
 from fed3r_app.features.backbone import resolve_device
 from fed3r_app.privacy.gaussian import private_lambda
 from fed3r_app.runs.contributions import Contribution
 from fed3r_app.runs.directory import RunDirectory
-from fed3r_app.runs.ledger import FORGOTTEN, REPLACED, Entry
+from fed3r_app.runs.ledger import FORGOTTEN, REPLACED, LedgerEntry
 from fed3r_app.runs.model_file import SavedModel, save_model, saved_backbone
 from fed3r_app.runs.snapshots import Snapshot, load_snapshot
 from fed3r_app.runs.state import RunState
@@ -107,7 +107,7 @@ class SavedRun:
         """Take a client out of the sums, exactly and for good."""
         digest = self.snapshot.contributions[client]
         rest = {c: d for c, d in self.snapshot.contributions.items() if c != client}
-        without = self.snapshot.statistics - in_full(contribution)
+        without = self.snapshot.statistics - to_statistics(contribution)
         if not rest:  # not even rounding errors of anybody
             without = RidgeStatistics.zeros(without.d, without.num_classes)
         self.snapshot = replace(
@@ -116,7 +116,7 @@ class SavedRun:
             contributions=rest,
             forgotten=tuple(sorted({*self.snapshot.forgotten, client})),
         )
-        self.state.save_without(self.snapshot, Entry(client, FORGOTTEN, digest))
+        self.state.save_without(self.snapshot, LedgerEntry(client, FORGOTTEN, digest))
 
     def replace(
         self, client: str, old: Contribution, new: Contribution, digest: str
@@ -125,12 +125,14 @@ class SavedRun:
 
         The new one must have been kept already, where contributions are.
         """
-        stats = self.snapshot.statistics - in_full(old) + in_full(new)
+        stats = self.snapshot.statistics - to_statistics(old) + to_statistics(new)
         contributions = self.snapshot.contributions | {client: digest}
         self.snapshot = replace(
             self.snapshot, statistics=stats, contributions=contributions
         )
-        self.state.save_without(self.snapshot, Entry(client, REPLACED, digest, new.n))
+        self.state.save_without(
+            self.snapshot, LedgerEntry(client, REPLACED, digest, new.n)
+        )
 
     def solve(self, ridge_lambda: float | str) -> SavedModel:
         """Return the classifier of the sums; "auto" chooses lambda from them."""
@@ -173,7 +175,7 @@ class SavedRun:
         features = data.test_features(backbone, device, config.extract_dtype)
         assert features is not None
         labels = data.test_labels(model.class_names)
-        held_out = HeldOut(features, labels, model.feature_map, device)
+        held_out = EvaluationSet(features, labels, model.feature_map, device)
         return held_out.accuracy(model.W, model.present)
 
     def write_model(self, ridge_lambda: float | str | None = None) -> SavedModel | None:
@@ -228,7 +230,7 @@ class SavedRun:
         )
 
 
-def in_full(contribution: Contribution) -> RidgeStatistics:
+def to_statistics(contribution: Contribution) -> RidgeStatistics:
     """Return a contribution as statistics."""
     if isinstance(contribution, StatisticsFactor):
         return contribution.statistics()

@@ -27,8 +27,8 @@ from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.ledger import (
     ACCEPTED,
     READMITTED,
-    Entry,
     Ledger,
+    LedgerEntry,
     forgotten_clients,
     standing_entries,
 )
@@ -80,7 +80,7 @@ class RunState:
         return snapshot
 
     def note(
-        self, entry: Entry, record: ArrayRecord | None, class_names: Sequence[str]
+        self, entry: LedgerEntry, record: ArrayRecord | None, class_names: Sequence[str]
     ) -> None:
         """Write down what became of a reply, before it is counted."""
         if record is not None and entry.outcome == ACCEPTED:
@@ -118,7 +118,7 @@ class RunState:
                 "What was saved before is whole: make room, and go on with resume=true."
             ) from error
 
-    def save_without(self, snapshot: Snapshot, entry: Entry) -> None:
+    def save_without(self, snapshot: Snapshot, entry: LedgerEntry) -> None:
         """Save sums from which something was taken out, and leave no trace of it."""
         # First, so that no crash leaves sums that still hold it.
         self._directory.earlier_statistics_path.unlink(missing_ok=True)
@@ -149,7 +149,7 @@ def readmit(state: RunState, snapshot: Snapshot, client: str) -> Snapshot:
     rest = tuple(other for other in snapshot.forgotten if other != client)
     changed = replace(snapshot, forgotten=rest)
     state.save(changed)
-    state.ledger.append(Entry(client, READMITTED))
+    state.ledger.append(LedgerEntry(client, READMITTED))
     return changed
 
 

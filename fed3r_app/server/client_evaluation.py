@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fed3r_app.core import FeatureMap
 from fed3r_app.runs.recorder import Recorder
-from fed3r_app.server.context import Session
+from fed3r_app.server.context import RunContext
 from fed3r_app.wire import (
     BACKBONE,
     ON_TEST_IMAGES,
@@ -18,7 +18,7 @@ from fed3r_app.wire import (
     pack_classifier,
     pack_feature_map,
 )
-from strategies import Roster, evaluate_on_clients
+from strategies import ClientRegistry, evaluate_on_clients
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class ClientAccuracy:
 
     accuracy: float
     num_images: int
-    held_out: bool  # test images, not those it was trained on
+    evaluation_set: bool  # test images, not those it was trained on
 
 
 def accuracy_at_clients(
-    session: Session,
+    context: RunContext,
     grid: Grid,
-    roster: Roster,
+    registry: ClientRegistry,
     recorder: Recorder,
     classifier: tuple[Tensor, Tensor],
     feature_map: FeatureMap,
@@ -53,22 +53,24 @@ def accuracy_at_clients(
     backbone : dict or None
         Fine-tuned arrays of the backbone.
     """
-    testers = [client for client in roster.clients if roster.num_test_images[client]]
-    if session.config.dp_epsilon:  # counts of private images are without noise
+    testers = [
+        client for client in registry.clients if registry.num_test_images[client]
+    ]
+    if context.config.dp_epsilon:  # counts of private images are without noise
         return None
-    if not testers and not session.config.client_evaluation:
+    if not testers and not context.config.client_evaluation:
         return None
-    config = session.question(pack_feature_map(feature_map))
+    config = context.request(pack_feature_map(feature_map))
     config[ON_TEST_IMAGES] = bool(testers)
-    question = RecordDict({"arrays": pack_classifier(*classifier), "config": config})
+    request = RecordDict({"arrays": pack_classifier(*classifier), "config": config})
     if backbone:
-        question[BACKBONE] = pack_arrays(backbone)
+        request[BACKBONE] = pack_arrays(backbone)
     metrics = evaluate_on_clients(
         grid,
-        roster,
-        testers or roster.clients,
-        question,
-        session.config.round_timeout,
+        registry,
+        testers or registry.clients,
+        request,
+        context.config.round_timeout,
     )
     if metrics is None:
         return None
@@ -77,4 +79,4 @@ def accuracy_at_clients(
         for key in ("upload-bytes", "download-bytes", "num-examples", "accuracy")
     )
     recorder.add_costs(up=int(up), down=int(down))
-    return ClientAccuracy(accuracy, int(total), held_out=bool(testers))
+    return ClientAccuracy(accuracy, int(total), evaluation_set=bool(testers))

@@ -15,7 +15,7 @@ from torch import Tensor
 from fed3r_app.config import Config
 from fed3r_app.core import FeatureMap
 from fed3r_app.data.label_space import LabelSpace
-from fed3r_app.evaluation import HeldOut, ServerData
+from fed3r_app.evaluation import EvaluationSet, ServerData
 from fed3r_app.features.backbone import load_backbone, resolve_device
 from fed3r_app.features.cache import cache_dir
 from fed3r_app.features.flops import forward_flops
@@ -24,16 +24,16 @@ from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Setting
 from fed3r_app.wire import with_labels
-from strategies import IN_FLIGHT, Reception, Roster, natural_key
+from strategies import IN_FLIGHT, ClientDiscovery, ClientRegistry, natural_key
 
 # The keys of the run config that a client's features depend on.
-_OF_FEATURES = (
+FEATURE_KEYS = (
     *("dataset", "partition", "alpha", "seed"),
     *("backbone", "image-size", "extract-dtype"),
 )
 
 
-class Session:
+class RunContext:
     """One run at the server.
 
     Parameters
@@ -84,7 +84,7 @@ class Session:
         """Number of classes C."""
         return len(self.class_names)
 
-    def meet(
+    def discover_clients(
         self,
         grid: Grid,
         *,
@@ -93,7 +93,7 @@ class Session:
         forgotten: Collection[str] = (),
         counted: Collection[str] = (),
         only: Collection[str] = (),
-    ) -> Roster:
+    ) -> ClientRegistry:
         """Return who takes part.
 
         Parameters
@@ -113,7 +113,7 @@ class Session:
         """
         log(INFO, "Waiting for the clients …")
         config = self.config
-        self._reception = Reception(
+        self._reception = ClientDiscovery(
             grid,
             timeout=config.round_timeout,
             max_retries=config.max_retries,
@@ -123,23 +123,23 @@ class Session:
             progress=Progress("clients said hello"),
         )
         self._reception.gather(config.wait_for, with_moments)
-        roster = self._reception.roster
-        roster.leave_out(forgotten)
-        roster.leave_out(_others(roster.clients, only))
+        registry = self._reception.registry
+        registry.leave_out(forgotten)
+        registry.leave_out(_others(registry.clients, only))
         if self.is_local:
-            self._fix_labels([*roster.class_names.values(), earlier_classes])
-            if self._refuse_strangers(roster.clients) and not config.min_clients:
-                raise ValueError(next(iter(roster.refused.values())))
-        num_clients = len({*roster.clients, *counted})
+            self._fix_labels([*registry.class_names.values(), earlier_classes])
+            if self._refuse_strangers(registry.clients) and not config.min_clients:
+                raise ValueError(next(iter(registry.refused.values())))
+        num_clients = len({*registry.clients, *counted})
         if config.min_clients > num_clients:
             raise ValueError(
                 f"min-clients must be <= {num_clients}, the number of clients, got "
-                f"{config.min_clients}. {' '.join(roster.refused.values())}".rstrip()
+                f"{config.min_clients}. {' '.join(registry.refused.values())}".rstrip()
             )
-        log(INFO, "%d clients", len(roster.clients))
-        return roster
+        log(INFO, "%d clients", len(registry.clients))
+        return registry
 
-    def welcome(
+    def admit_newcomers(
         self,
         recorder: Recorder,
         *,
@@ -153,16 +153,16 @@ class Session:
         recorder : Recorder
             Where the costs of their hellos go.
         forgotten, only : collection of str
-            See `meet`.
+            See `discover_clients`.
         """
-        roster = self._reception.roster
-        up, down = roster.upload_bytes, roster.download_bytes
+        registry = self._reception.registry
+        up, down = registry.upload_bytes, registry.download_bytes
         newcomers = set(self._reception.welcome_newcomers())
         recorder.add_costs(
-            up=roster.upload_bytes - up, down=roster.download_bytes - down
+            up=registry.upload_bytes - up, down=registry.download_bytes - down
         )
         left_out = {*forgotten, *_others(newcomers, only)}
-        roster.leave_out(left_out)
+        registry.leave_out(left_out)
         newcomers -= left_out
         strangers = self._refuse_strangers(newcomers) if self.is_local else []
         welcomed = sorted(newcomers - set(strangers), key=natural_key)
@@ -170,8 +170,8 @@ class Session:
             log(INFO, "%d clients joined: %s", len(welcomed), ", ".join(welcomed))
         return welcomed
 
-    def question(self, config: ConfigRecord) -> ConfigRecord:
-        """Return a question's config with the label space, where clients need it."""
+    def request(self, config: ConfigRecord) -> ConfigRecord:
+        """Return a request's config with the label space, where clients need it."""
         return with_labels(config, self.class_names if self.is_local else ())
 
     @property
@@ -179,18 +179,18 @@ class Session:
         """The digest of the data set; None where the images are the nodes' own."""
         return self._data.identity
 
-    def what_features_depend_on(self) -> dict[str, Setting]:
+    def feature_fingerprint(self) -> dict[str, Setting]:
         """Return what must be the same for features to be added up."""
         run_config = self.config.to_run_config()
         return {
-            **{key: run_config[key] for key in _OF_FEATURES},
+            **{key: run_config[key] for key in FEATURE_KEYS},
             "data-identity": self.data_identity,
             "weights-digest": self.backbone.digest,
         }
 
-    def held_out(
+    def evaluation_set(
         self, feature_map: FeatureMap, features: Tensor | None = None
-    ) -> HeldOut | None:
+    ) -> EvaluationSet | None:
         """Return the held-out images under a feature map, where there are any.
 
         Parameters
@@ -204,7 +204,7 @@ class Session:
         if features is None:
             return None
         labels = self._data.test_labels(self.class_names)
-        return HeldOut(features, labels, feature_map, self.device)
+        return EvaluationSet(features, labels, feature_map, self.device)
 
     @cached_property
     def forward_flops(self) -> int:
@@ -233,11 +233,13 @@ class Session:
 
     def _refuse_strangers(self, clients: Iterable[str]) -> list[str]:
         """Leave out the clients that have other classes; return them."""
-        roster, space = self._reception.roster, LabelSpace(self.class_names)
+        registry, space = self._reception.registry, LabelSpace(self.class_names)
         refused = []
         for client in clients:
-            if refusal := space.refusal(f"Client {client}", roster.class_names[client]):
-                roster.refuse(client, refusal)
+            if refusal := space.refusal(
+                f"Client {client}", registry.class_names[client]
+            ):
+                registry.refuse(client, refusal)
                 refused.append(client)
         return refused
 

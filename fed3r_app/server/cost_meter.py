@@ -11,7 +11,7 @@ from fed3r_app.core.costs import (
     statistics_upload_bytes,
 )
 from fed3r_app.runs.recorder import Recorder
-from fed3r_app.server.context import Session
+from fed3r_app.server.context import RunContext
 from strategies import Fed3R
 
 
@@ -29,7 +29,7 @@ class StatisticsCosts:
 
     Parameters
     ----------
-    session : Session
+    context : RunContext
         The run.
     feature_map : FeatureMap
         It fixes the size of the statistics.
@@ -41,21 +41,21 @@ class StatisticsCosts:
 
     def __init__(
         self,
-        session: Session,
+        context: RunContext,
         feature_map: FeatureMap,
         recorder: Recorder,
         clients: int,
         samples: int,
     ) -> None:
-        self._shape = (feature_map.dim, session.num_classes)
+        self._shape = (feature_map.dim, context.num_classes)
         self._recorder = recorder
         self._paper_bytes = (
             class_means_upload_bytes
-            if session.config.method == "fedncm"
+            if context.config.method == "fedncm"
             else statistics_upload_bytes
         )
         self._flops_per_sample = statistics_flops(
-            1, *self._shape, session.forward_flops
+            1, *self._shape, context.forward_flops
         )
         self._counted = _Exchanged(0, 0, clients, samples)
 
@@ -66,7 +66,7 @@ class StatisticsCosts:
         self._counted = now = _Exchanged(
             strategy.upload_bytes,
             strategy.download_bytes,
-            len(strategy.cohorts.counted),
+            len(strategy.sampler.counted),
             before.samples if samples is None else samples,
         )
         self._recorder.add_costs(

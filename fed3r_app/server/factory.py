@@ -11,25 +11,25 @@ from flwr.common.logger import log
 from fed3r_app.config import SECAGG
 from fed3r_app.core import FeatureMap, Limits, RidgeStatistics
 from fed3r_app.privacy.gaussian import NORM
-from fed3r_app.privacy.secagg import FeatureGrid
+from fed3r_app.privacy.secagg import FixedPointEncoding
 from fed3r_app.runs.snapshots import Snapshot
-from fed3r_app.server.context import Session
+from fed3r_app.server.context import RunContext
 from strategies import (
-    Cohorts,
+    ClientRegistry,
+    CohortSampler,
     Fed3R,
     FedNCM,
     Release,
-    Roster,
     SecureAggregation,
     SecureFedNCM,
 )
 
 
 def choose_feature_map(
-    session: Session, roster: Roster, earlier: Snapshot | None
+    context: RunContext, registry: ClientRegistry, earlier: Snapshot | None
 ) -> FeatureMap:
     """Return the map from backbone features to those of the statistics."""
-    config, d = session.config, session.backbone.dim
+    config, d = context.config, context.backbone.dim
     norm = NORM if config.dp_epsilon else 0.0
     if config.method != "fed3r-rf":
         return FeatureMap(d, intercept=config.fit_intercept, norm=norm)
@@ -38,28 +38,30 @@ def choose_feature_map(
     elif earlier:
         sigma = float(earlier.settings["rf_sigma"] or 0)
     else:
-        assert roster.moments is not None
+        assert registry.moments is not None
         # The sums' last digits depend on the order of the replies; these don't.
-        sigma = float(f"{roster.moments.sigma():.6g}")
+        sigma = float(f"{registry.moments.sigma():.6g}")
         log(INFO, "rf-sigma = %g from the spread of the features", sigma)
     return FeatureMap(d, config.rf_dim, sigma, config.seed, config.fit_intercept, norm)
 
 
-def feature_grid(session: Session, feature_map: FeatureMap) -> FeatureGrid:
+def fixed_point_encoding(
+    context: RunContext, feature_map: FeatureMap
+) -> FixedPointEncoding:
     """Return how features become integers under secure aggregation."""
-    config = session.config
-    return FeatureGrid.choose(
+    config = context.config
+    return FixedPointEncoding.choose(
         feature_map,
-        session.backbone.feature_range,
+        context.backbone.feature_range,
         None if config.secagg_max_feature == "auto" else config.secagg_max_feature,
         config.secagg_max_samples,
     )
 
 
 def make_strategy(
-    session: Session,
-    roster: Roster,
-    cohorts: Cohorts,
+    context: RunContext,
+    registry: ClientRegistry,
+    sampler: CohortSampler,
     feature_map: FeatureMap,
     start: RidgeStatistics,
     *,
@@ -70,17 +72,17 @@ def make_strategy(
     release: Release | None = None,
 ) -> Fed3R:
     """Return a strategy with the settings of the run."""
-    config = session.config
+    config = context.config
     kind: Callable[..., Fed3R] = FedNCM if class_means else Fed3R
     if config.privacy == SECAGG:
         kind = partial(
             SecureFedNCM if class_means else SecureAggregation,
-            grid=feature_grid(session, feature_map),
+            grid=fixed_point_encoding(context, feature_map),
             threshold_share=config.secagg_threshold,
         )
     return kind(
-        roster,
-        cohorts,
+        registry,
+        sampler,
         start,
         ridge_lambda=None if config.ridge_lambda == "auto" else config.ridge_lambda,
         normalize=config.normalize_classes,
@@ -88,7 +90,7 @@ def make_strategy(
         eval_every=eval_every,
         first_round=first_round,
         limits=Limits.of(
-            feature_map, session.backbone.feature_range, config.max_client_samples
+            feature_map, context.backbone.feature_range, config.max_client_samples
         ),
         contributions=contributions,
         release=release,

@@ -25,18 +25,18 @@ from fed3r_app.runs.snapshots import (
     check_settings,
     save_checkpoint,
 )
-from fed3r_app.server.context import Session
+from fed3r_app.server.context import RunContext
 from fed3r_app.training.model import (
     CLASSIFIER,
     SoftmaxModel,
-    copy_of,
-    digest_of,
+    digest_arrays,
     load_arrays,
+    trainable_copy,
     tuned_backbone,
 )
-from fed3r_app.wire import TrainingQuestion, pack_arrays, unpack_arrays
+from fed3r_app.wire import TrainRequest, pack_arrays, unpack_arrays
 from strategies import (
-    Roster,
+    ClientRegistry,
     TrainedRound,
     TrainingRounds,
     make_optimizer,
@@ -48,7 +48,7 @@ Named = dict[str, Tensor]
 
 
 # The keys of the run config that a round's outcome depends on.
-_DECISIVE = (
+RESUME_KEYS = (
     *("dataset", "partition", "alpha", "backbone", "image-size", "extract-dtype"),
     *("method", "finetune", "optimizer", "local-epochs", "batch-size", "lr"),
     *("weight-decay", "server-lr", "server-momentum", "temperature", "batch-norm"),
@@ -88,14 +88,14 @@ class Start:
     temperature: float
 
 
-class FineTuning:
+class FineTuningPhase:
     """Rounds of training, evaluated, checkpointed, and stopped in time.
 
     Parameters
     ----------
-    session : Session
+    context : RunContext
         The run.
-    roster : Roster
+    registry : ClientRegistry
         Its clients.
     start : Start
         Classifier and temperature.
@@ -108,26 +108,26 @@ class FineTuning:
     ----------
     clients : tuple of str
         Those that train, fixed when the fine-tuning begins.
-    is_whole : bool
+    is_consistent : bool
         False while the model changes: a signal may end the process then.
     """
 
     def __init__(
         self,
-        session: Session,
-        roster: Roster,
+        context: RunContext,
+        registry: ClientRegistry,
         start: Start,
         recorder: Recorder,
         earlier: Checkpoint | None = None,
     ) -> None:
-        self._session = session
+        self._session = context
         self._start = start
         self._recorder = recorder
         self._model = self._make_model()
         # Who trains does not depend on who comes and goes meanwhile.
-        self.clients = (earlier and earlier.clients) or roster.clients
-        self._settings = self._what_training_depends_on()
-        config = session.config
+        self.clients = (earlier and earlier.clients) or registry.clients
+        self._settings = self._training_fingerprint()
+        config = context.config
         self._rounds = TrainingRounds(
             make_optimizer(
                 config.optimizer,
@@ -137,13 +137,13 @@ class FineTuning:
                 else config.server_momentum,
                 num_clients=len(self.clients),
             ),
-            roster,
+            registry,
             self.clients,
             per_round=config.per_round,
             seed=config.seed,
             fixed=pack_arrays(start.classifier) if config.finetune == "feat" else None,
         )
-        self.is_whole = True
+        self.is_consistent = True
         self._trained = 0
         # Of the held-out images, after so many rounds.
         self._features: tuple[int, Tensor | None] = (0, None)
@@ -152,29 +152,29 @@ class FineTuning:
         self.best_accuracy: float | None = None
         self.best_round: int | None = None
         if earlier:
-            self._go_on_from(earlier)
+            self._resume_from(earlier)
 
     def run(self, grid: Grid) -> None:
         """Train until the rounds are over or no longer help."""
         config = self._session.config
-        question = self._session.question(self._question().pack())
+        request = self._session.request(self._request().pack())
         while self._trained < config.rounds and not self._stopped_early():
             number = self._trained + 1
-            self._session.welcome(self._recorder, only=self.clients)
+            self._session.admit_newcomers(self._recorder, only=self.clients)
             result = self._rounds.run(
                 grid,
                 number,
                 self._arrays(),
                 self._running(),
-                question,
+                request,
                 config.round_timeout,
             )
             arrays = unpack_arrays(result.arrays)
             if result.running is not None:
                 arrays |= unpack_arrays(result.running)
-            self.is_whole = False
+            self.is_consistent = False
             load_arrays(self._model, arrays)
-            self.is_whole = True
+            self.is_consistent = True
             self._trained = number
             self._add_costs(result)
             self._end_round(result.loss, result.clients)
@@ -218,17 +218,17 @@ class FineTuning:
 
     def test_features(self) -> Tensor | None:
         """Return the features of the held-out images under the backbone as it is."""
-        session = self._session
-        if session.test_images is None or not self._moves_backbone:
-            return session.test_features
+        context = self._session
+        if context.test_images is None or not self._moves_backbone:
+            return context.test_features
         rounds, features = self._features
         if rounds != self._trained or features is None:  # a probe asks once more
             features = extract_features(
                 self.backbone(),
-                session.test_images,
-                np.arange(len(session.test_images)),
-                device=session.device,
-                dtype=session.config.extract_dtype,
+                context.test_images,
+                np.arange(len(context.test_images)),
+                device=context.device,
+                dtype=context.config.extract_dtype,
             )
             self._features = (self._trained, features)
         return features
@@ -238,15 +238,17 @@ class FineTuning:
         return self._session.config.finetune != "lp"
 
     def _make_model(self) -> SoftmaxModel:
-        backbone = copy_of(self._session.backbone) if self._moves_backbone else None
+        backbone = (
+            trainable_copy(self._session.backbone) if self._moves_backbone else None
+        )
         arrays = self._start.classifier
         weight, bias = arrays[CLASSIFIER + "weight"], arrays.get(CLASSIFIER + "bias")
         return SoftmaxModel(backbone, weight, bias)
 
-    def _question(self) -> TrainingQuestion:
+    def _request(self) -> TrainRequest:
         config, start = self._session.config, self._start
-        fixed = digest_of(start.classifier) if config.finetune == "feat" else ""
-        return TrainingQuestion(
+        fixed = digest_arrays(start.classifier) if config.finetune == "feat" else ""
+        return TrainRequest(
             lr=self._lr(),
             temperature=start.temperature,
             feature_map=start.feature_map,
@@ -302,10 +304,12 @@ class FineTuning:
     def _evaluate(self) -> float | None:
         """Return the accuracy of the model, and keep the model if it is the best."""
         model = self.saved_model()
-        held_out = self._session.held_out(model.feature_map, self.test_features())
-        if held_out is None:
+        evaluation_set = self._session.evaluation_set(
+            model.feature_map, self.test_features()
+        )
+        if evaluation_set is None:
             return None
-        self.accuracy = held_out.accuracy(model.W, model.present)
+        self.accuracy = evaluation_set.accuracy(model.W, model.present)
         if self.best_accuracy is None or self.accuracy > self.best_accuracy:
             self.best_accuracy, self.best_round = (
                 self.accuracy,
@@ -324,11 +328,11 @@ class FineTuning:
         log(INFO, "Stopped early: %d evaluations without a better one", patience)
         return True
 
-    def _what_training_depends_on(self) -> dict[str, Setting]:
+    def _training_fingerprint(self) -> dict[str, Setting]:
         """Return what must not change between the parts of a run."""
         run_config = self._session.config.to_run_config()
         return {
-            **{key: run_config[key] for key in _DECISIVE},
+            **{key: run_config[key] for key in RESUME_KEYS},
             "data-identity": self._session.data_identity,
             "labels": json.dumps(self._session.class_names, ensure_ascii=False),
             "weights-digest": self._session.backbone.digest,
@@ -355,7 +359,7 @@ class FineTuning:
             clients=self.clients,
         )
 
-    def _go_on_from(self, earlier: Checkpoint) -> None:
+    def _resume_from(self, earlier: Checkpoint) -> None:
         check_settings(earlier.settings, self._settings)
         load_arrays(self._model, {**earlier.arrays, **earlier.running})
         state = {name: value.numpy() for name, value in earlier.optimizer.items()}

@@ -19,11 +19,11 @@ from fed3r_app.core.costs import (
 from fed3r_app.errors import RunError
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.recorder import Recorder
-from fed3r_app.server.context import Session
+from fed3r_app.server.context import RunContext
 from fed3r_app.server.factory import make_strategy
-from fed3r_app.server.fine_tuning_phase import FineTuning
+from fed3r_app.server.fine_tuning_phase import FineTuningPhase
 from fed3r_app.wire import pack_arrays, pack_feature_map, unpack_classifier
-from strategies import Cohorts, Fed3R, Roster
+from strategies import ClientRegistry, CohortSampler, Fed3R
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,54 +48,54 @@ class Probed:
 
 
 def probe(
-    session: Session,
+    context: RunContext,
     grid: Grid,
-    roster: Roster,
-    tuning: FineTuning,
+    registry: ClientRegistry,
+    tuning: FineTuningPhase,
     recorder: Recorder,
 ) -> Probed:
     """Return Fed3R's classifier of the backbone as it is now."""
     log(INFO, "Probe: Fed3R on the fine-tuned backbone")
-    config = session.config
-    feature_map = FeatureMap(session.backbone.dim, intercept=config.fit_intercept)
-    cohorts = Cohorts(
-        roster.clients,
+    config = context.config
+    feature_map = FeatureMap(context.backbone.dim, intercept=config.fit_intercept)
+    sampler = CohortSampler(
+        registry.clients,
         per_round=config.per_round,
         seed=config.seed,
         max_retries=config.max_retries,
     )
-    start = RidgeStatistics.zeros(feature_map.dim, session.num_classes, session.device)
-    strategy = make_strategy(session, roster, cohorts, feature_map, start)
-    find_newcomers = partial(session.welcome, recorder, only=tuning.clients)
+    start = RidgeStatistics.zeros(feature_map.dim, context.num_classes, context.device)
+    strategy = make_strategy(context, registry, sampler, feature_map, start)
+    find_newcomers = partial(context.admit_newcomers, recorder, only=tuning.clients)
     strategy.find_newcomers = find_newcomers
     result = strategy.start(
         grid,
         pack_arrays(tuning.backbone_arrays()),
         timeout=config.round_timeout,
-        train_config=session.question(pack_feature_map(feature_map)),
+        train_config=context.request(pack_feature_map(feature_map)),
     )
-    _add_costs(recorder, session, strategy)
-    missing = [client for client in tuning.clients if client not in cohorts.counted]
-    if len(cohorts.counted) < (config.min_clients or len(tuning.clients)):
+    _add_costs(recorder, context, strategy)
+    missing = [client for client in tuning.clients if client not in sampler.counted]
+    if len(sampler.counted) < (config.min_clients or len(tuning.clients)):
         raise RunError(
-            f"The probe counted {len(cohorts.counted)} of {len(tuning.clients)} "
+            f"The probe counted {len(sampler.counted)} of {len(tuning.clients)} "
             f"clients; missing: {', '.join(missing[:10])}."
         )
     W, present = unpack_classifier(result.arrays.to_numpy_ndarrays())
-    held_out = session.held_out(feature_map, tuning.test_features())
-    accuracy = held_out.accuracy(W, present) if held_out else None
+    evaluation_set = context.evaluation_set(feature_map, tuning.test_features())
+    accuracy = evaluation_set.accuracy(W, present) if evaluation_set else None
     return Probed(W, present, feature_map, strategy.ridge_lambda, accuracy)
 
 
-def _add_costs(recorder: Recorder, session: Session, strategy: Fed3R) -> None:
+def _add_costs(recorder: Recorder, context: RunContext, strategy: Fed3R) -> None:
     """Add what the probe sent and computed to the run's costs."""
     stats = strategy.statistics()
-    shape, counted = (stats.d, stats.num_classes), len(strategy.cohorts.counted)
-    backbone = sum(value.numel() for value in session.backbone.module.parameters())
+    shape, counted = (stats.d, stats.num_classes), len(strategy.sampler.counted)
+    backbone = sum(value.numel() for value in context.backbone.module.parameters())
     recorder.add_costs(
         up=strategy.upload_bytes,
         down=strategy.download_bytes,
         paper_up=statistics_upload_bytes(*shape, counted),
         paper_down=backbone_download_bytes(backbone, counted),
-        flops=statistics_flops(stats.n, *shape, session.forward_flops),
+        flops=statistics_flops(stats.n, *shape, context.forward_flops),
     )

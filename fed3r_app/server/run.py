@@ -17,9 +17,9 @@ from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Checkpoint, Snapshot, load_checkpoint
 from fed3r_app.runs.state import RunState
 from fed3r_app.server.client_evaluation import accuracy_at_clients
-from fed3r_app.server.context import Session
+from fed3r_app.server.context import RunContext
 from fed3r_app.server.factory import choose_feature_map
-from fed3r_app.server.fine_tuning_phase import FineTuning, Start
+from fed3r_app.server.fine_tuning_phase import FineTuningPhase, Start
 from fed3r_app.server.forget_replace import revise
 from fed3r_app.server.initial_classifier import (
     choose_temperature,
@@ -27,28 +27,28 @@ from fed3r_app.server.initial_classifier import (
     random_start,
 )
 from fed3r_app.server.quality_probe import probe
-from fed3r_app.server.statistics_phase import ClosedForm, Solution, absent_classes
-from strategies import Roster
+from fed3r_app.server.statistics_phase import Solution, StatisticsPhase, absent_classes
+from strategies import ClientRegistry
 
 
 def run(grid: Grid, config: Config) -> None:
     """Meet the clients, make a classifier with them, write down what came of it."""
-    session = Session(config)
-    with session.directory.locked():
+    context = RunContext(config)
+    with context.directory.locked():
         if config.forget or config.replace:
-            revise(grid, session)
+            revise(grid, context)
         else:
-            _Run(grid, session).run()
+            _Run(grid, context).run()
 
 
 class _Run:
     """The phases of one run, in order."""
 
-    def __init__(self, grid: Grid, session: Session) -> None:
+    def __init__(self, grid: Grid, context: RunContext) -> None:
         self._grid = grid
-        self._session = session
-        self._config = session.config
-        self._state = RunState(session.directory, self._config.keep_contributions)
+        self._session = context
+        self._config = context.config
+        self._state = RunState(context.directory, self._config.keep_contributions)
         self._snapshot, self._checkpoint = self._load_earlier()
         auto_sigma = (
             self._config.method == "fed3r-rf" and self._config.rf_sigma == "auto"
@@ -56,7 +56,7 @@ class _Run:
         tuned = self._checkpoint.clients if self._checkpoint else ()
         counted = self._snapshot.contributions if self._snapshot else {}
         import_matplotlib()  # the clients are starting: a second less at the end
-        self._roster: Roster = session.meet(
+        self._roster: ClientRegistry = context.discover_clients(
             grid,
             with_moments=auto_sigma and not self._snapshot,
             earlier_classes=self._earlier_classes(),
@@ -77,7 +77,7 @@ class _Run:
             "clients": self._num_clients,
             "clients_counted": None,
             "ridge_lambda": None,
-            "num_classes": session.num_classes,
+            "num_classes": context.num_classes,
         }
 
     def run(self) -> None:
@@ -86,11 +86,11 @@ class _Run:
             self._solve()
         else:
             start = self._start()
-            self._let_go_of_sums()
+            self._free_statistics()
             self._fine_tune(start)
         self._recorder.finish(self._outcome)
 
-    def _let_go_of_sums(self) -> None:
+    def _free_statistics(self) -> None:
         """Free the statistics, which may be larger than all that trains."""
         self._snapshot = None
         gc.collect()  # the strategy and what it calls refer to each other
@@ -119,18 +119,18 @@ class _Run:
         return tuple(json.loads(str(settings.get("labels", "[]"))))
 
     def _make_recorder(self) -> Recorder:
-        roster, earlier = self._roster, self._checkpoint or self._snapshot
+        registry, earlier = self._roster, self._checkpoint or self._snapshot
         progress = earlier.progress if earlier else {}
         recorder = Recorder(self._session.directory, self._num_clients, progress)
-        recorder.add_costs(up=roster.upload_bytes, down=roster.download_bytes)
+        recorder.add_costs(up=registry.upload_bytes, down=registry.download_bytes)
         return recorder
 
     def _solve(self) -> Solution:
         """Return the closed-form classifier, saved; raise if too few are in it."""
-        session, earlier = self._session, self._snapshot
-        feature_map = choose_feature_map(session, self._roster, earlier)
-        phase = ClosedForm(
-            session,
+        context, earlier = self._session, self._snapshot
+        feature_map = choose_feature_map(context, self._roster, earlier)
+        phase = StatisticsPhase(
+            context,
             self._roster,
             feature_map,
             self._recorder,
@@ -142,7 +142,7 @@ class _Run:
         if solution:
             self._note_solution(phase, solution)
         if solution and not self._checkpoint:  # else a fine-tuned model is there
-            save_model(session.directory.model_path, _model(session, solution))
+            save_model(context.directory.model_path, _model(context, solution))
         if solution and shortfall:
             self._recorder.finish(self._outcome)
         if shortfall:
@@ -150,18 +150,18 @@ class _Run:
         assert solution is not None
         return solution
 
-    def _note_solution(self, phase: ClosedForm, solution: Solution) -> None:
+    def _note_solution(self, phase: StatisticsPhase, solution: Solution) -> None:
         """Put what the solution is into the summary."""
-        cohorts, stats, names = (
-            phase.cohorts,
+        sampler, stats, names = (
+            phase.sampler,
             solution.statistics,
             self._session.class_names,
         )
         self._outcome |= {
             "status": "partial" if phase.missing else "complete",
             "accuracy": solution.accuracy,
-            "clients": len(cohorts.counted) + len(phase.missing),
-            "clients_counted": len(cohorts.counted),
+            "clients": len(sampler.counted) + len(phase.missing),
+            "clients_counted": len(sampler.counted),
             "missing_clients": list(phase.missing),
             "refused": dict(self._roster.refused),
             "num_samples": stats.n,
@@ -194,7 +194,7 @@ class _Run:
         if result is None:
             return
         self._outcome["client_accuracy"] = result.accuracy
-        if result.held_out:
+        if result.evaluation_set:
             self._outcome["client_test_images"] = result.num_images
             if self._outcome["accuracy"] is None:  # the server has no test images
                 self._outcome["accuracy"] = result.accuracy
@@ -216,15 +216,15 @@ class _Run:
 
     def _fine_tune(self, start: Start) -> None:
         """Fine-tune, and probe the features where asked to; save the last model."""
-        session, config = self._session, self._config
-        tuning = FineTuning(
-            session, self._roster, start, self._recorder, self._checkpoint
+        context, config = self._session, self._config
+        tuning = FineTuningPhase(
+            context, self._roster, start, self._recorder, self._checkpoint
         )
-        model_path = session.directory.model_path
+        model_path = context.directory.model_path
         try:
             tuning.run(self._grid)
         finally:  # a round that failed leaves the model before it
-            if tuning.is_whole:
+            if tuning.is_consistent:
                 save_model(model_path, tuning.saved_model())
         self._outcome |= {
             "finetune": config.finetune,
@@ -241,24 +241,24 @@ class _Run:
             (model.W, model.present), model.feature_map, model.backbone_arrays
         )
         if config.probe or config.refit:
-            probed = probe(session, self._grid, self._roster, tuning, self._recorder)
+            probed = probe(context, self._grid, self._roster, tuning, self._recorder)
             self._outcome["probe_accuracy"] = probed.accuracy
             if config.refit:
                 save_model(model_path, probed.model(tuning.saved_model()))
 
 
-def _model(session: Session, solution: Solution) -> SavedModel:
+def _model(context: RunContext, solution: Solution) -> SavedModel:
     W, present = solution.classifier
-    config = session.config
+    config = context.config
     return SavedModel(
         W=W,
         present=present,
-        class_names=session.class_names,
+        class_names=context.class_names,
         method=config.method,
         ridge_lambda=solution.ridge_lambda,
         backbone=config.backbone,
         weights=config.weights,
-        weights_digest=session.backbone.digest,
+        weights_digest=context.backbone.digest,
         image_size=config.image_size,
         feature_map=solution.feature_map,
     )

@@ -14,23 +14,23 @@ from torch import Tensor
 from fed3r_app.config import SECAGG, WITH_REPLACEMENT
 from fed3r_app.core import FeatureMap, RidgeStatistics
 from fed3r_app.errors import RunError
-from fed3r_app.evaluation import HeldOut
+from fed3r_app.evaluation import EvaluationSet
 from fed3r_app.privacy import DISTRIBUTED
 from fed3r_app.privacy.gaussian import PrivacyBudget
 from fed3r_app.privacy.release import CentralRelease, DistributedRelease
 from fed3r_app.privacy.secagg import SMALLEST_GROUP
-from fed3r_app.runs.ledger import FAILED, Entry
+from fed3r_app.runs.ledger import FAILED, LedgerEntry
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Setting, Snapshot, check_settings
 from fed3r_app.runs.state import RunState
-from fed3r_app.server.context import Session
+from fed3r_app.server.context import RunContext
 from fed3r_app.server.cost_meter import StatisticsCosts
-from fed3r_app.server.factory import feature_grid, make_strategy
+from fed3r_app.server.factory import fixed_point_encoding, make_strategy
 from fed3r_app.wire import pack_feature_map, unpack_classifier
 from strategies import (
-    Cohorts,
-    Roster,
-    SecureCohorts,
+    ClientRegistry,
+    CohortSampler,
+    GroupSampler,
     natural_key,
 )
 
@@ -54,14 +54,14 @@ class Solution:
         return unpack_classifier(self.arrays.to_numpy_ndarrays())
 
 
-class ClosedForm:
+class StatisticsPhase:
     """One pass of Fed3R or FedNCM over the clients.
 
     Parameters
     ----------
-    session : Session
+    context : RunContext
         The run.
-    roster : Roster
+    registry : ClientRegistry
         Its clients.
     feature_map : FeatureMap
         From backbone features to those of the statistics.
@@ -78,8 +78,8 @@ class ClosedForm:
 
     def __init__(
         self,
-        session: Session,
-        roster: Roster,
+        context: RunContext,
+        registry: ClientRegistry,
         feature_map: FeatureMap,
         recorder: Recorder,
         state: RunState,
@@ -87,41 +87,41 @@ class ClosedForm:
         *,
         final: bool = False,
     ) -> None:
-        self._session = session
+        self._session = context
         self._final = final
-        self._secure = session.config.privacy == SECAGG
+        self._secure = context.config.privacy == SECAGG
         self._map = feature_map
         self._recorder = recorder
         self._state = state
-        self._roster = roster
-        everybody = {*roster.clients, *state.expected, *state.forgotten}
-        self._settings = self._what_sums_depend_on(
-            roster.num_partitions or len(everybody)
+        self._roster = registry
+        everybody = {*registry.clients, *state.expected, *state.forgotten}
+        self._settings = self._statistics_fingerprint(
+            registry.num_partitions or len(everybody)
         )
         if earlier:
             check_settings(earlier.settings, self._settings)
-        self.cohorts = self._make_cohorts(roster, earlier)
+        self.sampler = self._make_sampler(registry, earlier)
         if final:
-            self.cohorts.close()
+            self.sampler.close()
         self.release = self._make_release()
         start = self._start(earlier)
         self._strategy = make_strategy(
-            session,
-            roster,
-            self.cohorts,
+            context,
+            registry,
+            self.sampler,
             feature_map,
             start,
-            class_means=session.config.method == "fedncm",
-            eval_every=session.config.evaluation_interval(
-                self.cohorts.rounds_ahead, feature_map.dim
+            class_means=context.config.method == "fedncm",
+            eval_every=context.config.evaluation_interval(
+                self.sampler.rounds_ahead, feature_map.dim
             ),
             first_round=recorder.rounds + 1,
             contributions=earlier.contributions if earlier else None,
             release=self.release,
         )
-        self._held_out: HeldOut | None = session.held_out(feature_map)
-        counted = len(self.cohorts.counted)
-        self._costs = StatisticsCosts(session, feature_map, recorder, counted, start.n)
+        self._evaluation_set: EvaluationSet | None = context.evaluation_set(feature_map)
+        counted = len(self.sampler.counted)
+        self._costs = StatisticsCosts(context, feature_map, recorder, counted, start.n)
         self._last_saved, self._save_seconds = time.monotonic(), 0.0
         self._num_saved = counted
 
@@ -135,19 +135,19 @@ class ClosedForm:
                 grid,
                 ArrayRecord(),
                 timeout=self._session.config.round_timeout,
-                train_config=self._session.question(pack_feature_map(self._map)),
+                train_config=self._session.request(pack_feature_map(self._map)),
                 evaluate_fn=self._evaluate,
             )
         finally:
-            told = self._strategy.may_be_told and not self._final
+            told = self._strategy.is_releasable and not self._final
             if told and self._strategy.contributions:
                 self._save_snapshot()
-        if not self.cohorts.counted:
+        if not self.sampler.counted:
             return None
         evaluations = result.evaluate_metrics_serverapp
         if not evaluations:
             raise RunError(
-                f"The {len(self.cohorts.counted)} counted clients have no images: "
+                f"The {len(self.sampler.counted)} counted clients have no images: "
                 "there is nothing to solve."
             )
         accuracy = evaluations[max(evaluations)].get("accuracy")
@@ -165,22 +165,22 @@ class ClosedForm:
     @property
     def missing(self) -> tuple[str, ...]:
         """Clients that are not counted: of this part, and of those that were lost."""
-        here, gone = self.cohorts.missing, self._state.expected
-        return (*here, *sorted(gone - self.cohorts.counted - set(here)))
+        here, gone = self.sampler.missing, self._state.expected
+        return (*here, *sorted(gone - self.sampler.counted - set(here)))
 
     def shortfall(self) -> str | None:
         """Return the sentence of a run that counted too few clients, else None."""
         if self._final:  # they were enough for what has begun
             return None
-        cohorts, config = self.cohorts, self._session.config
+        sampler, config = self.sampler, self._session.config
         missing, path = self.missing, self._session.directory.path
-        num_clients = len(cohorts.counted) + len(missing)
+        num_clients = len(sampler.counted) + len(missing)
         # At the end of statistics-rounds any coverage will do, unless told otherwise.
-        wanted = 1 if cohorts.out_of_rounds else num_clients
-        if len(cohorts.counted) >= (config.min_clients or wanted):
+        wanted = 1 if sampler.out_of_rounds else num_clients
+        if len(sampler.counted) >= (config.min_clients or wanted):
             return None
         named = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
-        reason = cohorts.failures.get(missing[0], "not asked").rstrip(".")
+        reason = sampler.failures.get(missing[0], "not asked").rstrip(".")
         next_step = (
             f"What was counted is in {path}. To ask the others, run again with "
             f'run-name="{path.name}" resume=true.'
@@ -193,7 +193,7 @@ class ClosedForm:
                 "spend their privacy budget again. min-clients accepts fewer."
             )
         return (
-            f"{len(cohorts.counted)} of {num_clients} clients were counted; "
+            f"{len(sampler.counted)} of {num_clients} clients were counted; "
             f"missing: {named}. Client {missing[0]}: {reason}. {next_step}"
         )
 
@@ -214,35 +214,37 @@ class ClosedForm:
         if shortfall:
             raise RunError(shortfall)
 
-    def _what_sums_depend_on(self, num_parts: int) -> dict[str, Setting]:
+    def _statistics_fingerprint(self, num_parts: int) -> dict[str, Setting]:
         """Return what must not change between the parts of a run."""
-        session = self._session
+        context = self._session
         return {
-            **session.what_features_depend_on(),
-            "dp-epsilon": session.config.dp_epsilon,
+            **context.feature_fingerprint(),
+            "dp-epsilon": context.config.dp_epsilon,
             # A data set is split into so many parts; nodes have their own.
-            "clients": None if session.is_local else num_parts,
+            "clients": None if context.is_local else num_parts,
             **asdict(self._map),
-            **self._what_secure_sums_depend_on(),
+            **self._secagg_fingerprint(),
         }
 
-    def _what_secure_sums_depend_on(self) -> dict[str, Setting]:
+    def _secagg_fingerprint(self) -> dict[str, Setting]:
         if not self._secure:
             return {}
-        grid = feature_grid(self._session, self._map)
+        grid = fixed_point_encoding(self._session, self._map)
         return {"privacy": SECAGG, "secagg-grid-bits": grid.bits}
 
-    def _make_cohorts(self, roster: Roster, earlier: Snapshot | None) -> Cohorts:
+    def _make_sampler(
+        self, registry: ClientRegistry, earlier: Snapshot | None
+    ) -> CohortSampler:
         config = self._session.config
         counted = earlier.contributions if earlier else {}
-        clients = sorted({*roster.clients, *counted}, key=natural_key)
+        clients = sorted({*registry.clients, *counted}, key=natural_key)
         if self._secure:
             if len(clients) < SMALLEST_GROUP:
                 raise ValueError(
                     f"privacy = {SECAGG!r} must be met by {SMALLEST_GROUP} clients or "
                     f"more, got {len(clients)}: a sum over fewer tells of each."
                 )
-            return SecureCohorts(
+            return GroupSampler(
                 clients,
                 group_size=config.secagg_group,
                 per_round=config.per_round,
@@ -250,7 +252,7 @@ class ClosedForm:
                 max_retries=config.max_retries,
                 counted=counted,
             )
-        return Cohorts(
+        return CohortSampler(
             clients,
             per_round=config.per_round,
             seed=config.seed,
@@ -268,7 +270,7 @@ class ClosedForm:
             names = self._session.class_names
             stats = earlier.relabelled(names).statistics
             if self._secure:
-                stats = feature_grid(self._session, self._map).unscaled(stats)
+                stats = fixed_point_encoding(self._session, self._map).unscaled(stats)
             return stats.to(device)
         return RidgeStatistics.zeros(self._map.dim, num_classes, device)
 
@@ -277,12 +279,12 @@ class ClosedForm:
         metrics = MetricRecord()
         if self._strategy.ridge_lambda is not None:
             metrics["ridge-lambda"] = self._strategy.ridge_lambda
-        if self._held_out:
+        if self._evaluation_set:
             W, present = unpack_classifier(arrays.to_numpy_ndarrays())
-            metrics["accuracy"] = self._held_out.accuracy(W, present)
+            metrics["accuracy"] = self._evaluation_set.accuracy(W, present)
         return metrics
 
-    def _on_reply(self, entry: Entry, record: ArrayRecord | None) -> None:
+    def _on_reply(self, entry: LedgerEntry, record: ArrayRecord | None) -> None:
         self._save_now_and_then()  # a round may be all clients, and take hours
         if self.release:  # nothing that depends on single images is written down
             # The reason of a refusal may quote a sum; an error is a client's own words.
@@ -305,8 +307,8 @@ class ClosedForm:
 
     def _find_newcomers(self) -> list[str]:
         """Return clients that have come since the run began."""
-        forgotten, known = self._state.forgotten, self.cohorts.clients
-        newcomers = self._session.welcome(self._recorder, forgotten=forgotten)
+        forgotten, known = self._state.forgotten, self.sampler.clients
+        newcomers = self._session.admit_newcomers(self._recorder, forgotten=forgotten)
         everybody = self._state.expected.union(self._roster.clients, known)
         self._recorder.set_clients(len(everybody))
         return newcomers
@@ -315,7 +317,7 @@ class ClosedForm:
         pause = max(_SNAPSHOT_SECONDS, self._save_seconds / _SNAPSHOT_SHARE)
         changed = len(self._strategy.contributions) > self._num_saved
         due = at_once or time.monotonic() - self._last_saved > pause
-        if changed and due and self._strategy.may_be_told:
+        if changed and due and self._strategy.is_releasable:
             try:
                 self._save_snapshot()
             except OSError as error:  # perhaps there is room at the end

@@ -63,7 +63,7 @@ class SoftmaxModel(nn.Module):
         }
 
 
-def copy_of(backbone: Backbone) -> nn.Module:
+def trainable_copy(backbone: Backbone) -> nn.Module:
     """Return a network of the backbone that may be trained."""
     return copy.deepcopy(backbone.module).requires_grad_(True)
 
@@ -85,10 +85,10 @@ def tuned_backbone(backbone: Backbone, arrays: Mapping[str, Tensor]) -> Backbone
         load_arrays(module, own)
         return module
 
-    return replace(backbone, digest=digest_of(arrays), build=build)
+    return replace(backbone, digest=digest_arrays(arrays), build=build)
 
 
-def classifier_of(W: Tensor, intercept: bool) -> dict[str, Tensor]:
+def linear_layer_from(W: Tensor, intercept: bool) -> dict[str, Tensor]:
     """Return weight (C, d) and bias (C,) of a closed-form W (d, C)."""
     rows = W.float().T
     if not intercept:
@@ -126,7 +126,7 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, Tensor]) -> None:
             places[name].copy_(value)
 
 
-def digest_of(arrays: Mapping[str, Tensor]) -> str:
+def digest_arrays(arrays: Mapping[str, Tensor]) -> str:
     """Return a hex digest that names the arrays exactly."""
     digest = hashlib.sha256()
     for name, value in sorted(arrays.items()):

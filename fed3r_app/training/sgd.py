@@ -136,7 +136,7 @@ def train(
         parameter.requires_grad_(False)
     for parameter in trained.values():
         parameter.requires_grad_(True)
-    correction = _beside(trained, correction)
+    correction = _to_parameter_devices(trained, correction)
     model.eval()  # dropout is not for fine-tuning, and its draws would not be seeded
     optimizer = torch.optim.SGD(
         trained.values(), lr=settings.lr, weight_decay=settings.weight_decay
@@ -180,7 +180,7 @@ def _train_batch_norms(model: nn.Module, mode: bool) -> None:
             part.train(mode)
 
 
-def _beside(
+def _to_parameter_devices(
     trained: Mapping[str, nn.Parameter], correction: Mapping[str, Tensor] | None
 ) -> Mapping[str, Tensor]:
     """Return the correction where the parameters are; none is an empty one."""

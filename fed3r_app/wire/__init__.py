@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         CONTROL,
         FIXED,
         RUNNING,
-        TrainingQuestion,
+        TrainRequest,
         keep_names,
         pack_arrays,
         pack_losses,
@@ -66,7 +66,7 @@ _HOMES = {
     ),
     "packing": "StatisticsBuilder pack_statistics",
     "training": (
-        "CONTROL FIXED RUNNING TrainingQuestion keep_names pack_arrays "
+        "CONTROL FIXED RUNNING TrainRequest keep_names pack_arrays "
         "pack_losses pack_temperatures read_losses read_temperatures "
         "unpack_arrays"
     ),
@@ -85,7 +85,7 @@ __all__ = [
     "Hello",
     "RecordError",
     "StatisticsBuilder",
-    "TrainingQuestion",
+    "TrainRequest",
     "add_digest",
     "count_bytes",
     "keep_names",

@@ -103,7 +103,7 @@ def _read_moments(content: RecordDict, config: ConfigRecord) -> FeatureMoments |
 
 
 def with_labels(config: ConfigRecord, labels: Sequence[str]) -> ConfigRecord:
-    """Return a question's config that also tells the label space; () tells none."""
+    """Return a request's config that also tells the label space; () tells none."""
     told = {LABELS: list(labels)} if labels else {}
     return ConfigRecord({**dict(config.items()), **told})
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fed3r_app.core.names import DTYPES, FORMS
-from fed3r_app.core.statistics import trapezium_size
+from fed3r_app.core.statistics import packed_size
 
 VERSION = 1
 ARRAY_NAMES = {
@@ -98,7 +98,7 @@ class Header:
         }
         floats: dict[str, tuple[int, ...]]
         if self.form == "factor":
-            floats = {"R": (trapezium_size(rank, d),), "S": (rank, present)}
+            floats = {"R": (packed_size(rank, d),), "S": (rank, present)}
         elif self.form == "packed":
             floats = {"A": (d * (d + 1) // 2,), "b": (d, present)}
         else:

@@ -4,7 +4,7 @@ What names a contribution: a digest that travels beside the statistics.
 
 How the feature map travels: its numbers, never its matrices.
 
-How class names travel: a client's own in its hello, everybody's in the questions.
+How class names travel: a client's own in its hello, everybody's in the requests.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from torch import Tensor
 from fed3r_app.core import FactorBuilder, RidgeStatistics, StatisticsFactor
 from fed3r_app.core.factors import take_columns
 from fed3r_app.core.names import DTYPES, FORMS
-from fed3r_app.core.statistics import take_upper
+from fed3r_app.core.statistics import pack_upper
 from fed3r_app.wire.layout import (
     AnyArray,
     Header,
@@ -91,7 +91,7 @@ def _factor_arrays(factor: StatisticsFactor, dtype: str) -> list[AnyArray]:
         factor.classes.numpy(),
         factor.counts.numpy(),
         factor.pivots.numpy(),
-        _cast(take_upper(take_columns(factor.R, order)), dtype, "R"),
+        _cast(pack_upper(take_columns(factor.R, order)), dtype, "R"),
         _cast(factor.S, dtype, "S"),
     ]
 
@@ -102,7 +102,7 @@ def _packed_arrays(stats: RidgeStatistics, dtype: str) -> list[AnyArray]:
         _sum_header("packed", stats, dtype).array(),
         classes.numpy(),
         stats.counts[classes].numpy(),
-        _cast(take_upper(stats.A), dtype, "A"),
+        _cast(pack_upper(stats.A), dtype, "A"),
         _cast(stats.b[:, classes], dtype, "b"),
     ]
 

@@ -1,7 +1,7 @@
-"""The records of secure aggregation: four questions, their replies, a client's state.
+"""The records of secure aggregation: four requests, their replies, a client's state.
 
 Everything of the protocol is in a config record named ``secagg``; the masked vector is
-an array. A question for the vector also carries the ``config`` of a plain one.
+an array. A request for the vector also carries the ``config`` of a plain one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _T = TypeVar("_T")
 
 
 def pack_attempt(attempt: str) -> RecordDict:
-    """Return the question for keys."""
+    """Return the request for keys."""
     return _content({"attempt": attempt})
 
 
 def read_attempt(content: RecordDict) -> str:
-    """Return which attempt a question belongs to."""
+    """Return which attempt a request belongs to."""
     return _read(_record(content), "attempt", str)
 
 
@@ -44,7 +44,7 @@ def read_keys(content: RecordDict) -> PublicKeys:
 def pack_group(
     attempt: str, index: int, keys: Mapping[int, PublicKeys], threshold: int
 ) -> RecordDict:
-    """Return the question for shares: who is in the group, and the reader's place."""
+    """Return the request for shares: who is in the group, and the reader's place."""
     return _content(
         {
             "attempt": attempt,
@@ -68,14 +68,14 @@ def pack_sealed(sealed: Mapping[int, bytes]) -> RecordDict:
 
 
 def read_sealed(content: RecordDict) -> dict[int, bytes]:
-    """Return sealed shares, by receiver in a reply and by sender in a question."""
+    """Return sealed shares, by receiver in a reply and by sender in a request."""
     return _read_lists(_record(content), "members", "sealed")
 
 
 def ask_masked(
     attempt: str, sealed: Mapping[int, bytes], config: ConfigRecord
 ) -> RecordDict:
-    """Return the question for a masked vector."""
+    """Return the request for a masked vector."""
     content = _content({"attempt": attempt, **_lists("members", "sealed", sealed)})
     content["config"] = config
     return content
@@ -100,7 +100,7 @@ def read_masked(content: RecordDict) -> NDArray[np.uint64]:
 
 
 def pack_survivors(attempt: str, survivors: Collection[int]) -> RecordDict:
-    """Return the last question: whose vectors are in the sum."""
+    """Return the last request: whose vectors are in the sum."""
     return _content({"attempt": attempt, "survivors": sorted(survivors)})
 
 
@@ -110,7 +110,7 @@ def read_survivors(content: RecordDict) -> list[int]:
 
 
 def pack_answer(answer: UnmaskAnswer) -> RecordDict:
-    """Return the reply to the last question."""
+    """Return the reply to the last request."""
     return _content(
         {
             **_lists("survivors", "seed-shares", answer.seed_shares),
@@ -129,7 +129,7 @@ def read_answer(content: RecordDict) -> UnmaskAnswer:
 
 
 def pack_member(member: Member) -> ConfigRecord:
-    """Return a client's state between two questions."""
+    """Return a client's state between two requests."""
     return ConfigRecord(
         {
             "attempt": member.attempt,

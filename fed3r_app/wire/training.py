@@ -1,4 +1,4 @@
-"""What the fine-tuning's questions say besides the arrays."""
+"""What the fine-tuning's requests say besides the arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEMPERATURES, _LOSSES = "temperatures", "losses"
 
 
 @dataclass(frozen=True)
-class TrainingQuestion:
+class TrainRequest:
     """The numbers of a round that don't stand in the run config.
 
     Parameters
@@ -54,8 +54,8 @@ class TrainingQuestion:
         return record
 
     @classmethod
-    def read(cls, config: ConfigRecord) -> TrainingQuestion:
-        """Return the question in a config record."""
+    def read(cls, config: ConfigRecord) -> TrainRequest:
+        """Return the request in a config record."""
         try:
             return cls(
                 lr=float(config["lr"]),  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ class TrainingQuestion:
                 round=int(config["server-round"]),  # type: ignore[arg-type]
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"A training question can't be read: {error}.") from None
+            raise RecordError(f"A training request can't be read: {error}.") from None
 
 
 def pack_arrays(arrays: dict[str, Tensor]) -> ArrayRecord:
@@ -92,14 +92,14 @@ def keep_names(sent: ArrayRecord, arrays: Sequence[AnyArray]) -> ArrayRecord:
 def pack_temperatures(
     feature_map: FeatureMap, temperatures: Sequence[float]
 ) -> ConfigRecord:
-    """Return the question for the losses at some temperatures."""
+    """Return the request for the losses at some temperatures."""
     record = pack_feature_map(feature_map)
     record[_TEMPERATURES] = list(temperatures)
     return record
 
 
 def read_temperatures(config: ConfigRecord) -> list[float]:
-    """Return the temperatures of such a question."""
+    """Return the temperatures of such a request."""
     values = config.get(_TEMPERATURES)
     if not isinstance(values, list) or not values:
         raise RecordError(f"{_TEMPERATURES} must be a list of numbers, got {values!r}.")

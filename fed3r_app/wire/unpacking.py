@@ -16,7 +16,7 @@ from fed3r_app.core import (
     check_contribution,
 )
 from fed3r_app.core.factors import take_columns
-from fed3r_app.core.statistics import check_same_space, mirror_upper, put_upper
+from fed3r_app.core.statistics import check_same_space, mirror_upper, unpack_upper
 from fed3r_app.wire.layout import (
     AnyArray,
     Header,
@@ -114,7 +114,7 @@ def _unpack_factor(header: Header, arrays: dict[str, AnyArray]) -> StatisticsFac
     pivots = torch.from_numpy(arrays["pivots"])
     if len(set(pivots.tolist())) != header.rank or _outside(pivots, header.d):
         raise RecordError(f"pivots must be distinct columns below d = {header.d}.")
-    ordered = put_upper(arrays["R"], header.rank, header.d)
+    ordered = unpack_upper(arrays["R"], header.rank, header.d)
     if bool((ordered.diagonal() < 0).any()):  # float16 may round a small one to 0
         raise RecordError("R must have a positive diagonal.")
     R = take_columns(ordered, pivots_first(pivots, header.d).argsort())
@@ -125,7 +125,7 @@ def _unpack_factor(header: Header, arrays: dict[str, AnyArray]) -> StatisticsFac
 
 def _unpack_packed(header: Header, arrays: dict[str, AnyArray]) -> RidgeStatistics:
     classes, counts = _read_classes(header, arrays)
-    A = mirror_upper(put_upper(arrays["A"], header.d, header.d))
+    A = mirror_upper(unpack_upper(arrays["A"], header.d, header.d))
     b = torch.zeros(header.d, header.num_classes, dtype=torch.float64)
     b[:, classes] = _float64(arrays["b"])
     all_counts = torch.zeros(header.num_classes, dtype=torch.int64)

@@ -15,7 +15,7 @@ from fed3r_app.data import DataSet, ImageSet
 from fed3r_app.features.backbone import Backbone, load_backbone
 from fed3r_app.features.extraction import extract_features
 from simulation.bench.flower_runs import FlowerRuns, Setting
-from simulation.bench.inputs import load_images, make_image_folder, say_what_is_real
+from simulation.bench.inputs import describe_inputs, load_images, make_image_folder
 from simulation.bench.measure import NUM_THREADS, announce, threads, timed
 from simulation.bench.result import Cell, Options, Ratio, Result, Table
 
@@ -40,7 +40,7 @@ def run(options: Options) -> Result:
             whole, ratio = _compare_whole_run(backbone, dataset, folder)
             tables.append(whole)
             ratios.append(ratio)
-    return Result(tables, ratios, [say_what_is_real(options.data)])
+    return Result(tables, ratios, [describe_inputs(options.data)])
 
 
 def _compare_extraction(

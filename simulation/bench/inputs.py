@@ -83,7 +83,7 @@ def load_features(data: Path | None, limit: int | None = None) -> Features:
     return Features(Z, y, Z_test, y_test, num_classes=100)
 
 
-def say_what_is_real(data: Path | None) -> str:
+def describe_inputs(data: Path | None) -> str:
     """Return a sentence on where sizes, features and images come from."""
     missing = [name for name in _STAND_INS if not data or not _is_there(data, name)]
     if not missing:

@@ -31,7 +31,7 @@ from fed3r_app.privacy.gaussian import (
     release,
     secure_normals,
 )
-from simulation.bench.inputs import Features, load_features, say_what_is_real
+from simulation.bench.inputs import Features, describe_inputs, load_features
 from simulation.bench.measure import announce
 from simulation.bench.result import Cell, Options, Ratio, Result, Table
 
@@ -64,7 +64,7 @@ def run(options: Options) -> Result:
     d, num_classes = features.Z.shape[1], features.num_classes
     title = f"features of MobileNetV2, d = {d:,}, C = {num_classes}, one draw"
     tables.append(Table(title, _columns(), rows))
-    return Result(tables, ratios, [say_what_is_real(options.data)])
+    return Result(tables, ratios, [describe_inputs(options.data)])
 
 
 def _columns() -> tuple[str, ...]:

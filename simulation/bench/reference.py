@@ -18,7 +18,7 @@ from torch.nn.functional import one_hot
 
 from fed3r_app.core import FeatureMap, RidgeStatistics, RunningSum, solve_ridge
 from fed3r_app.wire import count_bytes, pack_statistics, unpack_contribution
-from simulation.bench.inputs import Features, load_features, say_what_is_real
+from simulation.bench.inputs import Features, describe_inputs, load_features
 from simulation.bench.measure import announce, threads, timed
 from simulation.bench.record_sizes import split_evenly
 from simulation.bench.result import Cell, Options, Ratio, Result, Table
@@ -49,7 +49,7 @@ def run(options: Options) -> Result:
                 for i in (1, 2, 3)
             ]
     notes = ["theirs: in records. The network itself is free here, for both."]
-    return Result(tables, ratios, [*notes, say_what_is_real(options.data)])
+    return Result(tables, ratios, [*notes, describe_inputs(options.data)])
 
 
 def _compare(features: Features, clients: list[Tensor], exact: Tensor) -> Table:

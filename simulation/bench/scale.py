@@ -17,7 +17,7 @@ from fed3r_app.core import (
     solve_ridge,
 )
 from fed3r_app.wire import StatisticsBuilder, pack_statistics, unpack_contribution
-from simulation.bench.inputs import load_features, say_what_is_real
+from simulation.bench.inputs import describe_inputs, load_features
 from simulation.bench.measure import announce, measure
 from simulation.bench.record_sizes import split_evenly
 from simulation.bench.result import Cell, Options, Ratio, Result, Table
@@ -32,7 +32,7 @@ def run(options: Options) -> Result:
     features, ratio = _measure_random_features(options)
     one, many = (float(clients.rows[i][3] or 0) for i in (0, 2))
     ratios = [ratio, Ratio("client's ms per image, most / one", many / one)]
-    return Result([clients, features], ratios, [say_what_is_real(options.data)])
+    return Result([clients, features], ratios, [describe_inputs(options.data)])
 
 
 def _measure_clients(quick: bool) -> Table:

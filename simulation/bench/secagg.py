@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fed3r_app.core import FeatureMap, RidgeStatistics
 from fed3r_app.privacy.secagg import (
-    FeatureGrid,
+    FixedPointEncoding,
     Group,
     IntegerStatistics,
     Member,
@@ -38,7 +38,7 @@ def run(options: Options) -> Result:
     with threads():
         packed = _packed_bytes(d, num_classes)
         for dropped in (0, 1, size - group_threshold(size, _SHARE)):
-            group = _Rehearsal(d, num_classes, size)
+            group = _GroupSimulation(d, num_classes, size)
             group.run(dropped)
             case = f"{dropped} drop out"
             times = (1e3 * group.seconds[step] for step in _STEPS)
@@ -71,7 +71,7 @@ def _features(d: int, num_classes: int, seed: int) -> tuple[Tensor, Tensor]:
     return Z, torch.from_numpy(rng.integers(num_classes, size=_SAMPLES))
 
 
-class _Rehearsal:
+class _GroupSimulation:
     """A group of clients and its server in one process, with a clock for each step.
 
     Parameters
@@ -85,7 +85,7 @@ class _Rehearsal:
         threshold = group_threshold(size, _SHARE)
         self._shape = (d, num_classes)
         self._group = Group(clients, threshold, vector_length(d, num_classes))
-        self._grid = FeatureGrid(FeatureMap(d), _ZMAX, _N_MAX)
+        self._grid = FixedPointEncoding(FeatureMap(d), _ZMAX, _N_MAX)
         self._members: dict[int, Member] = {}
         self._sent = dict.fromkeys(self._group.clients, 0)
         self._expected = RidgeStatistics.zeros(d, num_classes)
@@ -93,7 +93,7 @@ class _Rehearsal:
 
     @property
     def client_seconds(self) -> float:
-        """What the four questions take a client, the slowest in each step."""
+        """What the four requests take a client, the slowest in each step."""
         return sum(self.seconds[step] for step in _STEPS[:-1])
 
     @property

@@ -17,7 +17,7 @@ from fed3r_app.core import (
     StatisticsFactor,
 )
 from fed3r_app.wire import pack_statistics, unpack_contribution, unpack_statistics
-from simulation.bench.inputs import INATURALIST, say_what_is_real
+from simulation.bench.inputs import INATURALIST, describe_inputs
 from simulation.bench.measure import Measured, announce, measure
 from simulation.bench.result import Cell, Options, Ratio, Result, Table
 
@@ -64,7 +64,7 @@ def run(options: Options) -> Result:
     ]
     title = f"server: clients of {INATURALIST.name}, d = {d:,}, C = {num_classes:,}"
     return Result(
-        [Table(title, columns, rows)], ratios, [say_what_is_real(options.data)]
+        [Table(title, columns, rows)], ratios, [describe_inputs(options.data)]
     )
 
 

@@ -24,8 +24,8 @@ from simulation.bench.inputs import (
     INATURALIST,
     LANDMARKS,
     Features,
+    describe_inputs,
     load_features,
-    say_what_is_real,
 )
 from simulation.bench.measure import announce, best_seconds, threads
 from simulation.bench.record_sizes import UPLOADS, Upload, split_evenly
@@ -59,7 +59,7 @@ def run(options: Options) -> Result:
             few = _map_randomly(features, _RANDOM, limit=1000)
             tables.append(_compare_solutions(few, 5, ratios))
     notes = [
-        say_what_is_real(options.data),
+        describe_inputs(options.data),
         "Bytes: serialised records. Worst: min(n, C) classes per client; best: one.",
         "float16 goes with factors only: the entries of A pass its largest number.",
     ]

@@ -14,7 +14,7 @@ from simulation.runner.experiment import Coupons, Experiment, Kernel, curve_of
 from simulation.runner.run_grid import Run
 from simulation.runner.store import Store, run_name
 from simulation.runner.tables import Table, percent
-from simulation.runner.tasks import Report, Task, TaskError, Workplace
+from simulation.runner.tasks import Report, Task, TaskError, WorkerContext
 
 Lines = list[dict[str, Any]]
 
@@ -32,7 +32,7 @@ class CouponsTask:
         """Where it says what it does."""
         return self.file.with_suffix(".log")
 
-    def perform(self, workplace: Workplace, report: Report) -> None:
+    def execute(self, worker_context: WorkerContext, report: Report) -> None:
         """Simulate all draws."""
         from simulation.analyses.coupon_collector import coupon_rows
 
@@ -76,7 +76,7 @@ class KernelTask:
         """Where it says what it does."""
         return self.file.with_suffix(".log")
 
-    def perform(self, workplace: Workplace, report: Report) -> None:
+    def execute(self, worker_context: WorkerContext, report: Report) -> None:
         """Compare on each model's features."""
         from simulation.analyses.kernel_comparison import compare_with_kernel
 

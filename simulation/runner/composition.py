@@ -11,7 +11,7 @@ import fnmatch
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from simulation.runner.yaml_file import Entry, ExperimentError, read_yaml
+from simulation.runner.yaml_file import ExperimentError, YamlValue, read_yaml
 
 FOLDER = Path(__file__).parents[1] / "experiments"
 
@@ -28,21 +28,21 @@ class Source:
     file: Path
     variant: str | None = None
 
-    def read(self) -> Entry:
+    def read(self) -> YamlValue:
         """Return the whole content, with everything that it extends."""
         content = read_yaml(self.file)
         parts = content.mapping()
         own = {key: value for key, value in parts.items() if key != VARIANTS}
-        chosen: dict[str, Entry] = {}
+        chosen: dict[str, YamlValue] = {}
         if self.variant is not None:
             chosen = parts[VARIANTS].mapping()[self.variant].mapping()
-        merged: dict[str, Entry] = {}
+        merged: dict[str, YamlValue] = {}
         for layer in (own, chosen):
             if _EXTENDS in layer:
                 merged = _merge(merged, _extended(layer[_EXTENDS], (self.file,)))
         for layer in (own, chosen):
             merged = _merge(merged, _without_extends(layer))
-        return Entry("", merged, self.file, 1)
+        return YamlValue("", merged, self.file, 1)
 
 
 def catalogue(folder: Path = FOLDER) -> dict[str, Source]:
@@ -95,9 +95,9 @@ def _existing(name: str, folder: Path) -> Path:
     raise ExperimentError(f"{name} must be a file, got none of that name.")
 
 
-def _extended(extends: Entry, above: tuple[Path, ...]) -> dict[str, Entry]:
+def _extended(extends: YamlValue, above: tuple[Path, ...]) -> dict[str, YamlValue]:
     """Return what some files amount to, merged in their order."""
-    merged: dict[str, Entry] = {}
+    merged: dict[str, YamlValue] = {}
     for name in extends.texts():
         file = extends.file.parent / name
         if not file.is_file():
@@ -114,11 +114,13 @@ def _extended(extends: Entry, above: tuple[Path, ...]) -> dict[str, Entry]:
     return merged
 
 
-def _without_extends(content: dict[str, Entry]) -> dict[str, Entry]:
+def _without_extends(content: dict[str, YamlValue]) -> dict[str, YamlValue]:
     return {key: value for key, value in content.items() if key != _EXTENDS}
 
 
-def _merge(base: dict[str, Entry], over: dict[str, Entry]) -> dict[str, Entry]:
+def _merge(
+    base: dict[str, YamlValue], over: dict[str, YamlValue]
+) -> dict[str, YamlValue]:
     """Return two mappings as one; where both have a mapping, that is merged too."""
     merged = dict(base)
     for key, entry in over.items():

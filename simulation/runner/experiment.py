@@ -8,7 +8,7 @@ from pathlib import Path
 from simulation.engines.inline import default_run_config
 from simulation.runner.composition import Source, find
 from simulation.runner.run_grid import CLIENTS, SEED, Grid, Run, Settings
-from simulation.runner.yaml_file import Entry, ExperimentError
+from simulation.runner.yaml_file import ExperimentError, YamlValue
 
 PROJECT = Path(__file__).parents[2]
 FIGURES = ("curves", "final", "kernel")
@@ -120,8 +120,8 @@ def read_experiment(source: Source, data_path: str = "") -> Experiment:
     )
 
 
-def _grid(parts: dict[str, Entry], data_path: str) -> Grid:
-    def mapping(key: str) -> dict[str, Entry]:
+def _grid(parts: dict[str, YamlValue], data_path: str) -> Grid:
+    def mapping(key: str) -> dict[str, YamlValue]:
         return parts[key].mapping() if key in parts else {}
 
     points: dict[str, Settings] = {
@@ -138,7 +138,7 @@ def _grid(parts: dict[str, Entry], data_path: str) -> Grid:
     )
 
 
-def _reference(entry: Entry | None, grid: Grid) -> Run | None:
+def _reference(entry: YamlValue | None, grid: Grid) -> Run | None:
     """Return the run of a point that is drawn as a level line, at the first seed."""
     if entry is None:
         return None
@@ -150,7 +150,7 @@ def _reference(entry: Entry | None, grid: Grid) -> Run | None:
     return grid.run(cell)
 
 
-def _plot(entry: Entry | None, grid: Grid) -> Plot:
+def _plot(entry: YamlValue | None, grid: Grid) -> Plot:
     if entry is None:
         return Plot(("curves",) if grid.axes else ())
     parts = entry.mapping(("figures", "panels", "x", "measures"))
@@ -160,7 +160,7 @@ def _plot(entry: Entry | None, grid: Grid) -> Plot:
     return Plot(figures, panels, _axis(parts.get("x"), grid), measures)
 
 
-def _choices(entry: Entry | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
+def _choices(entry: YamlValue | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
     """Return the texts of a list that must be among some."""
     if entry is None:
         return ()
@@ -172,7 +172,7 @@ def _choices(entry: Entry | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(entry.texts())
 
 
-def _axis(entry: Entry | None, grid: Grid) -> str | None:
+def _axis(entry: YamlValue | None, grid: Grid) -> str | None:
     if entry is None:
         return None
     if entry.text() not in grid.axes:
@@ -180,7 +180,7 @@ def _axis(entry: Entry | None, grid: Grid) -> str | None:
     return entry.text()
 
 
-def _target(entry: Entry | None, runs: tuple[Run, ...]) -> Target | None:
+def _target(entry: YamlValue | None, runs: tuple[Run, ...]) -> Target | None:
     if entry is None:
         return None
     parts = entry.mapping(("accuracy", "baseline"))
@@ -195,7 +195,7 @@ def _target(entry: Entry | None, runs: tuple[Run, ...]) -> Target | None:
     return Target(tuple(value.share() for value in values), baseline.text())
 
 
-def _kernel(entry: Entry | None) -> Kernel | None:
+def _kernel(entry: YamlValue | None) -> Kernel | None:
     if entry is None:
         return None
     parts = entry.mapping(("per-class", "dims", "seeds"))
@@ -206,7 +206,7 @@ def _kernel(entry: Entry | None) -> Kernel | None:
     return Kernel(parts["per-class"].whole(), dims, parts["seeds"].whole())
 
 
-def _coupons(entry: Entry | None) -> Coupons | None:
+def _coupons(entry: YamlValue | None) -> Coupons | None:
     if entry is None:
         return None
     keys = ("federations", "clients-per-round", "shares", "simulations")
@@ -224,7 +224,7 @@ def _coupons(entry: Entry | None) -> Coupons | None:
     )
 
 
-def _share_or_all(entry: Entry) -> float:
+def _share_or_all(entry: YamlValue) -> float:
     return 1.0 if entry.value == 1 else entry.share()
 
 

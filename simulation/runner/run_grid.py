@@ -12,9 +12,9 @@ from functools import cached_property
 from fed3r_app.config import Config, check_setting
 from fed3r_app.data import PACKAGED
 from simulation.runner.yaml_file import (
-    Entry,
     ExperimentError,
     Scalar,
+    YamlValue,
     refuse_repetition,
     unknown,
 )
@@ -22,7 +22,7 @@ from simulation.runner.yaml_file import (
 CLIENTS, SEED = "clients", "seed"
 # What the runner decides.
 _OURS = ("output-dir", "run-name", "resume")
-Settings = dict[str, Entry]
+Settings = dict[str, YamlValue]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Grid:
     defaults: Mapping[str, Scalar]
     base: Settings
     points: Mapping[str, Settings]
-    axes: Mapping[str, list[Entry]]
+    axes: Mapping[str, list[YamlValue]]
     data_path: str = ""
 
     def check(self) -> None:
@@ -109,7 +109,7 @@ class Grid:
             seen[run.identity] = run
         return runs
 
-    def run(self, cell: Mapping[str, Entry]) -> Run:
+    def run(self, cell: Mapping[str, YamlValue]) -> Run:
         """Return the run of one value on each axis."""
         settings, labels = dict(self.base), {}
         for name, value in cell.items():
@@ -162,7 +162,7 @@ class Grid:
         )
 
 
-def expanded(entry: Entry) -> Scalar:
+def expanded(entry: YamlValue) -> Scalar:
     """Return a value with the environment variables ${NAME} of a text filled in."""
     value = entry.scalar()
     if not isinstance(value, str):
@@ -179,7 +179,7 @@ def expanded(entry: Entry) -> Scalar:
     return re.sub(r"\$\{(\w+)\}", fill, value)
 
 
-def _check_value(key: str, entry: Entry, defaults: Mapping[str, Scalar]) -> None:
+def _check_value(key: str, entry: YamlValue, defaults: Mapping[str, Scalar]) -> None:
     """Refuse a key that is not known here, or a value that it can't have."""
     if key == CLIENTS:
         entry.whole()
@@ -197,7 +197,7 @@ def _check_value(key: str, entry: Entry, defaults: Mapping[str, Scalar]) -> None
         raise entry.error(str(error)) from None
 
 
-def _check_data_path(config: Mapping[str, Scalar], where: Entry) -> None:
+def _check_data_path(config: Mapping[str, Scalar], where: YamlValue) -> None:
     """Refuse a data set whose folder is not there."""
     dataset, path = str(config["dataset"]), str(config["data-path"])
     if not needs_data_path(dataset):

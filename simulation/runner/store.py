@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from fed3r_app.files import exclusive
+from fed3r_app.files import file_lock
 from fed3r_app.runs.directory import RunDirectory, output_directory
 from simulation.runner.run_grid import Run
 
@@ -98,7 +98,7 @@ class Store:
             f"Another run of experiments is at work in {self.root}. Wait for it, or "
             "give --output another folder."
         )
-        with exclusive(self.root / ".lock", refusal):
+        with file_lock(self.root / ".lock", refusal):
             yield
 
 

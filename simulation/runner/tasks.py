@@ -34,7 +34,7 @@ class TaskError(RuntimeError):
 
 
 @dataclass
-class Workplace:
+class WorkerContext:
     """What a worker keeps from task to task.
 
     Parameters
@@ -70,7 +70,7 @@ class Task(Protocol):
     @property
     def log(self) -> Path: ...  # noqa: D102
 
-    def perform(self, workplace: Workplace, report: Report) -> None:
+    def execute(self, worker_context: WorkerContext, report: Report) -> None:
         """Do it; raise where it fails."""
 
 
@@ -92,7 +92,7 @@ class RunTask:
         """The run's log."""
         return self.store.log(self.run)
 
-    def perform(self, workplace: Workplace, report: Report) -> None:
+    def execute(self, worker_context: WorkerContext, report: Report) -> None:
         """Run the app on the engine."""
         config: dict[str, Scalar] = {
             **self.run.config,
@@ -101,7 +101,7 @@ class RunTask:
             "resume": self.store.prepare(self.run),
         }
         if self.engine == FLOWER:
-            self._run_on_flower(workplace, config)
+            self._run_on_flower(worker_context, config)
         else:
             from fed3r_app.client_app import app as client_app
             from fed3r_app.server_app import app as server_app
@@ -110,9 +110,9 @@ class RunTask:
             run_inline(server_app, client_app, self.run.clients, config)
 
     def _run_on_flower(
-        self, workplace: Workplace, config: Mapping[str, Scalar]
+        self, worker_context: WorkerContext, config: Mapping[str, Scalar]
     ) -> None:
-        superlink = workplace.superlink(self.store.root / ".flwr")
+        superlink = worker_context.superlink(self.store.root / ".flwr")
         completed = superlink.run(
             str(PROJECT),
             "--run-config",
@@ -145,7 +145,7 @@ class FeaturesTask:
         size = self.config["image-size"]
         return f"features of {self.config['dataset']} at {size} px"
 
-    def perform(self, workplace: Workplace, report: Report) -> None:
+    def execute(self, worker_context: WorkerContext, report: Report) -> None:
         """Fill the cache with what is missing."""
         import numpy as np
         import torch
@@ -170,7 +170,7 @@ class FeaturesTask:
             )
         ]
         total, before = sum(map(len, parts)), 0
-        torch.set_num_threads(workplace.cores)  # nothing else runs meanwhile
+        torch.set_num_threads(worker_context.cores)  # nothing else runs meanwhile
         try:
             for images, rows in chunks:
                 cached_features(
@@ -185,7 +185,7 @@ class FeaturesTask:
                 before += len(rows)
                 report(before, total)
         finally:
-            torch.set_num_threads(workplace.threads)
+            torch.set_num_threads(worker_context.threads)
 
 
 def _report_from(report: Report, before: int, total: int, done: int, _: int) -> None:

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
 
-from simulation.runner.tasks import Task, TaskError, Workplace
+from simulation.runner.tasks import Task, TaskError, WorkerContext
 
 STOP_SECONDS = 15.0  # to stop what a worker has started, before it is killed
 _REPORT_SECONDS = 0.2
@@ -44,14 +44,14 @@ def serve(connection: Connection, threads: int, cores: int) -> None:
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_the_runner, daemon=True).start()
     with ExitStack() as resources:
-        workplace = Workplace(resources, threads, cores)
+        worker_context = WorkerContext(resources, threads, cores)
         while True:
             try:
                 task: Task = connection.recv()
             except EOFError:
                 _leave_undisturbed()
                 return
-            connection.send(_perform(task, workplace, connection))
+            connection.send(_perform(task, worker_context, connection))
 
 
 def _end_with_the_runner() -> None:
@@ -79,11 +79,13 @@ def _leave_undisturbed() -> None:
     signal.signal(signal.SIGTERM, lambda number, _: None)
 
 
-def _perform(task: Task, workplace: Workplace, connection: Connection) -> Outcome:
+def _perform(
+    task: Task, worker_context: WorkerContext, connection: Connection
+) -> Outcome:
     """Do a task; return how it went."""
     with _output_to(task.log):
         try:
-            task.perform(workplace, _reporter(connection))
+            task.execute(worker_context, _reporter(connection))
         except Exception as error:
             traceback.print_exc()
             return Outcome(_sentence(error))

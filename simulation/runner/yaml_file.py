@@ -24,7 +24,7 @@ class ExperimentError(ValueError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class YamlValue:
     """A value of a YAML file, and where it stands.
 
     Parameters
@@ -40,7 +40,7 @@ class Entry:
     """
 
     key: str
-    value: Scalar | list[Entry] | dict[str, Entry] | None
+    value: Scalar | list[YamlValue] | dict[str, YamlValue] | None
     file: Path
     line: int
 
@@ -52,7 +52,7 @@ class Entry:
         """Return the error that this is not what it should be."""
         return self.error(f"{self.key} must be {rule}, got {self._shown()}.")
 
-    def mapping(self, known: Iterable[str] | None = None) -> dict[str, Entry]:
+    def mapping(self, known: Iterable[str] | None = None) -> dict[str, YamlValue]:
         """Return the entries of a mapping, whose keys must be known ones."""
         if not isinstance(self.value, dict):
             raise self.must_be("a mapping of keys to values")
@@ -63,7 +63,7 @@ class Entry:
                     raise entry.error(unknown(key, allowed))
         return self.value
 
-    def items(self) -> list[Entry]:
+    def items(self) -> list[YamlValue]:
         """Return the entries of a list that is not empty."""
         if not isinstance(self.value, list):
             raise self.must_be("a list")
@@ -108,7 +108,7 @@ class Entry:
         return "nothing" if self.value is None else repr(self.value)
 
 
-def refuse_repetition(entries: Iterable[Entry]) -> None:
+def refuse_repetition(entries: Iterable[YamlValue]) -> None:
     """Raise if a value stands twice in a list."""
     seen: set[str] = set()
     for entry in entries:
@@ -126,7 +126,7 @@ def unknown(key: str, known: Iterable[str]) -> str:
     return f"{key!r} is not a key that is known here. {hint}"
 
 
-def read_yaml(file: Path) -> Entry:
+def read_yaml(file: Path) -> YamlValue:
     """Return what a file holds, a mapping."""
     try:
         text = file.read_text("utf-8")
@@ -136,14 +136,14 @@ def read_yaml(file: Path) -> Entry:
 
 
 @lru_cache(maxsize=64)  # many experiments extend the same files
-def _parse(file: Path, text: str) -> Entry:
+def _parse(file: Path, text: str) -> YamlValue:
     try:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if not isinstance(node, yaml.MappingNode):
                 raise ExperimentError(f"{file}, line 1: it must be a mapping of keys.")
-            return Entry("", dict(_entries(loader, node, "", file, 0)), file, 1)
+            return YamlValue("", dict(_entries(loader, node, "", file, 0)), file, 1)
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as error:
@@ -167,7 +167,7 @@ _Loader.add_implicit_resolver(
 
 def _entries(
     loader: _Loader, node: yaml.MappingNode, prefix: str, file: Path, depth: int
-) -> Iterator[tuple[str, Entry]]:
+) -> Iterator[tuple[str, YamlValue]]:
     """Yield the keys of a mapping with their entries, which stand where the key is."""
     seen: dict[str, int] = {}
     for key_node, value_node in node.value:
@@ -186,7 +186,7 @@ def _entries(
 
 def _entry(
     loader: _Loader, node: yaml.Node, key: str, file: Path, line: int, depth: int
-) -> Entry:
+) -> YamlValue:
     """Return the entry of a node and of all below it."""
     if depth > _MAX_DEPTH:  # an anchor inside itself has no end
         raise ExperimentError(f"{file}, line {line}: {key} is nested too deeply.")
@@ -194,14 +194,14 @@ def _entry(
         raise ExperimentError(f"{file}, line {line}: {node.tag!r} is not allowed here.")
     if isinstance(node, yaml.MappingNode):
         pairs = _entries(loader, node, f"{key}.", file, depth)
-        return Entry(key, dict(pairs), file, line)
+        return YamlValue(key, dict(pairs), file, line)
     if isinstance(node, yaml.SequenceNode):
         parts = [
             _entry(loader, part, key, file, part.start_mark.line + 1, depth + 1)
             for part in node.value
         ]
-        return Entry(key, parts, file, line)
+        return YamlValue(key, parts, file, line)
     value = loader.construct_object(node)
     if value is not None and not isinstance(value, (str, int, float, bool)):
         value = str(node.value)  # a date is the text that it was
-    return Entry(key, value, file, line)
+    return YamlValue(key, value, file, line)

@@ -16,7 +16,7 @@ def _a_run(monkeypatch):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
-def question(**config):
+def request(**config):
     content = RecordDict(
         {
             "arrays": ArrayRecord({"x": Array(np.arange(3.0))}),
@@ -24,7 +24,7 @@ def question(**config):
         }
     )
     message = Message(content, dst_node_id=7, message_type="train.statistics")
-    message.metadata.__dict__["_message_id"] = "the question"
+    message.metadata.__dict__["_message_id"] = "the request"
     return message
 
 
@@ -41,7 +41,7 @@ class Doubler(NumPyClient):
 
 
 def test_fit_gets_arrays_and_config_and_its_reply_has_names():
-    reply = bridge.fit(Doubler(), question(lr=0.1), name_arrays)
+    reply = bridge.fit(Doubler(), request(lr=0.1), name_arrays)
     arrays = reply.content.array_records["arrays"]
     assert list(arrays) == ["a0", "a1"]
     assert arrays["a0"].numpy().tolist() == [0.0, 2.0, 4.0]
@@ -52,7 +52,7 @@ def test_fit_gets_arrays_and_config_and_its_reply_has_names():
 
 
 def test_evaluate_replies_with_numbers():
-    reply = bridge.evaluate(Doubler(), question())
+    reply = bridge.evaluate(Doubler(), request())
     assert dict(reply.content.metric_records["metrics"]) == {
         "num-examples": 5,
         "loss": 0.5,
@@ -61,9 +61,9 @@ def test_evaluate_replies_with_numbers():
 
 
 def test_replies_go_back_to_who_asked():
-    message = question(lr=1.0)
+    message = request(lr=1.0)
     reply = bridge.fit(Doubler(), message, name_arrays)
-    assert reply.metadata.reply_to_message_id == "the question"
+    assert reply.metadata.reply_to_message_id == "the request"
     assert reply.metadata.src_node_id == 7
 
 
@@ -80,17 +80,17 @@ def test_what_is_raised_becomes_an_error_reply_with_the_sentence(error, reason):
     def handler(message, context):
         raise error
 
-    reply = handler(question(), None)
+    reply = handler(request(), None)
     assert reply.has_error()
     assert reply.error.reason.startswith(reason)
-    assert reply.metadata.reply_to_message_id == "the question"
+    assert reply.metadata.reply_to_message_id == "the request"
 
 
-def test_a_question_without_arrays_is_an_error_reply():
+def test_a_request_without_arrays_is_an_error_reply():
     @bridge.reply_with_errors
     def handler(message, context):
         return bridge.fit(Doubler(), message, name_arrays)
 
     message = Message(RecordDict(), dst_node_id=7, message_type="train.statistics")
-    message.metadata.__dict__["_message_id"] = "the question"
+    message.metadata.__dict__["_message_id"] = "the request"
     assert handler(message, None).has_error()

@@ -1,4 +1,4 @@
-"""What a client's process imports: torch only for questions that need it."""
+"""What a client's process imports: torch only for requests that need it."""
 
 import subprocess
 import sys
@@ -20,8 +20,8 @@ TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
 run_config = default_run_config(Path("pyproject.toml"))
 node_config = {"partition-id": 3, "num-partitions": 5}
 context = Context(1, 7, node_config, RecordDict(), run_config)
-question = RecordDict({"config": ConfigRecord({"moments": False})})
-reply = app(Message(question, dst_node_id=7, message_type="query.hello"), context)
+request = RecordDict({"config": ConfigRecord({"moments": False})})
+reply = app(Message(request, dst_node_id=7, message_type="query.hello"), context)
 print(reply.content.config_records["config"]["client-id"])
 print([name for name in ("torch", "scipy", "matplotlib") if name in sys.modules])
 """

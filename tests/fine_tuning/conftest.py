@@ -26,19 +26,19 @@ PIXELS = {"dataset": "digits", "backbone": "pixels", "image-size": 8}
 
 @dataclass
 class Exchange:
-    """A question, its reply (None for an error) and who was asked."""
+    """A request, its reply (None for an error) and who was asked."""
 
     client: int
     kind: str
-    question: RecordDict
+    request: RecordDict
     reply: RecordDict | None
 
     @property
     def round(self):
-        return self.question.config_records["config"]["server-round"]
+        return self.request.config_records["config"]["server-round"]
 
     def sent(self, record="arrays"):
-        return named(self.question.array_records[record])
+        return named(self.request.array_records[record])
 
     def received(self, record="arrays"):
         return named(self.reply.array_records[record])
@@ -51,9 +51,9 @@ class Exchange:
 class SpyGrid(InlineGrid):
     """Keeps every exchange, and stands in its way where asked to.
 
-    ``disturb(message, context)`` comes before each question and may change it, or the
+    ``disturb(message, context)`` comes before each request and may change it, or the
     client's context, or raise, which the server sees as an error reply;
-    ``tamper(context, question, reply)`` may change the records of a reply; questions
+    ``tamper(context, request, reply)`` may change the records of a reply; requests
     for which ``gone(message)`` is true are lost. With ``shuffle`` replies come in
     another order.
     """
@@ -86,17 +86,17 @@ class SpyGrid(InlineGrid):
 
     def _answer(self, message):
         context = self._contexts[message.metadata.dst_node_id]
-        question = RecordDict(dict(message.content.items()))
+        request = RecordDict(dict(message.content.items()))
         if self._disturb:
             self._client_app = _disturbed(self._disturb)
         reply = super()._answer(message)
         if self._tamper and not reply.has_error():
-            self._tamper(context, question, reply.content)
+            self._tamper(context, request, reply.content)
         self.exchanges.append(
             Exchange(
                 client=context.node_config["partition-id"],
                 kind=message.metadata.message_type,
-                question=question,
+                request=request,
                 # Copied: the server takes records out of a reply.
                 reply=None
                 if reply.has_error()
@@ -148,7 +148,7 @@ class Outcome:
         """The exchanges of the fine-tuning."""
         return [each for each in self.exchanges if each.kind == "train"]
 
-    def cohorts(self):
+    def sampler(self):
         """Return the clients of each round, sorted."""
         rounds = {}
         for each in self.trained:

@@ -117,7 +117,7 @@ def test_only_means_and_variances_travel_and_none_has_a_control_variate(
     settings = few_images | {"rounds": 1, "finetune": "full", "method": "none"}
     outcome = run(2, batch_norm="train", optimizer=name, **settings)
     for each in outcome.trained:
-        for content in (each.question, each.reply):
+        for content in (each.request, each.reply):
             for key, record in content.array_records.items():
                 running = [k.endswith(("running_mean", "running_var")) for k in record]
                 assert all(running) if key == "running-statistics" else not any(running)
@@ -127,7 +127,7 @@ def test_only_means_and_variances_travel_and_none_has_a_control_variate(
 def test_frozen_batch_norm_sends_and_saves_no_running_statistics(run, few_images):
     outcome = run(2, finetune="feat", **few_images)
     for each in outcome.trained:
-        assert "running-statistics" not in each.question
+        assert "running-statistics" not in each.request
         assert "running-statistics" not in each.reply
     assert not any("running" in name for name in outcome.model.backbone_arrays)
 

@@ -119,8 +119,8 @@ def with_metrics(**changes):
     ],
 )
 def test_a_bad_reply_is_reported_and_not_averaged_in(run, warnings, damage, sentence):
-    def tamper(context, question, reply):
-        number = question.config_records["config"].get("server-round")
+    def tamper(context, request, reply):
+        number = request.config_records["config"].get("server-round")
         if number == 1 and context.node_config["partition-id"] == 1:
             damage(reply)
 
@@ -130,7 +130,7 @@ def test_a_bad_reply_is_reported_and_not_averaged_in(run, warnings, damage, sent
 
 
 def test_metrics_that_nobody_else_has_are_passed_over(run):
-    def tamper(context, question, reply):
+    def tamper(context, request, reply):
         if "train-loss" in reply.get("metrics", {}):
             with_metrics(**{f"of_{context.node_config['partition-id']}": 1})(reply)
 
@@ -148,8 +148,8 @@ def with_a_variate_of_another_shape(records):
 
 @pytest.mark.parametrize("damage", [without_variate, with_a_variate_of_another_shape])
 def test_a_variate_that_does_not_fit_is_reported_too(run, warnings, damage):
-    def tamper(context, question, reply):
-        number = question.config_records["config"].get("server-round")
+    def tamper(context, request, reply):
+        number = request.config_records["config"].get("server-round")
         if number == 1 and context.node_config["partition-id"] == 1:
             damage(reply)
 

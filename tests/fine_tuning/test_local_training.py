@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from fed3r_app.training.model import (
     SoftmaxModel,
-    digest_of,
+    digest_arrays,
     load_arrays,
     random_classifier,
 )
@@ -164,8 +164,8 @@ def test_arrays_of_another_model_are_refused(linear):
 
 def test_a_digest_names_values_names_and_shapes():
     arrays = {"a": torch.arange(6.0), "b": torch.zeros(2)}
-    digest = digest_of(arrays)
-    assert digest_of(dict(reversed(arrays.items()))) == digest
+    digest = digest_arrays(arrays)
+    assert digest_arrays(dict(reversed(arrays.items()))) == digest
     changed = arrays["a"].clone()
     changed[0] = torch.nextafter(changed[0], torch.tensor(1.0))
     for other in (
@@ -174,4 +174,4 @@ def test_a_digest_names_values_names_and_shapes():
         {"c": arrays["a"], "b": arrays["b"]},
         {"a": arrays["a"].double(), "b": arrays["b"]},
     ):
-        assert digest_of(other) != digest
+        assert digest_arrays(other) != digest

@@ -111,8 +111,8 @@ def test_linear_probing_runs_no_network(run, few_images, monkeypatch):
 
     monkeypatch.setattr("fed3r_app.features.extraction._network", refuse)
     monkeypatch.setattr("clients.training_node._network", refuse)
-    monkeypatch.setattr("fed3r_app.training.model.copy_of", refuse)
-    monkeypatch.setattr("fed3r_app.server.fine_tuning_phase.copy_of", refuse)
+    monkeypatch.setattr("fed3r_app.training.model.trainable_copy", refuse)
+    monkeypatch.setattr("fed3r_app.server.fine_tuning_phase.trainable_copy", refuse)
     for method in STARTS:
         outcome = run(2, finetune="lp", method=method, run_name=method, **few_images)
         assert [line["clients_trained"] for line in outcome.tuning] == [2, 2]
@@ -136,8 +136,8 @@ def test_a_client_in_linear_probing_does_not_even_build_the_network(run, few_ima
 
     seen = []
 
-    def tamper(context, question, reply):
-        if "server-round" in question.config_records["config"]:
+    def tamper(context, request, reply):
+        if "server-round" in request.config_records["config"]:
             seen.append(built())
 
     run(2, finetune="lp", method="none", disturb=forget, tamper=tamper, **few_images)

@@ -8,19 +8,19 @@ LP = {"finetune": "lp", "method": "none", "partition": "iid", "rounds": 6}
 
 
 def test_a_round_has_so_many_distinct_clients(run):
-    cohorts = run(10, clients_per_round=4, **LP).cohorts()
-    assert list(cohorts) == [1, 2, 3, 4, 5, 6]
-    for clients in cohorts.values():
+    sampler = run(10, clients_per_round=4, **LP).sampler()
+    assert list(sampler) == [1, 2, 3, 4, 5, 6]
+    for clients in sampler.values():
         assert len(clients) == len(set(clients)) == 4
-    assert len({tuple(clients) for clients in cohorts.values()}) > 1
-    assert len(set().union(*cohorts.values())) > 4
+    assert len({tuple(clients) for clients in sampler.values()}) > 1
+    assert len(set().union(*sampler.values())) > 4
 
 
 def test_zero_and_more_than_there_are_mean_all(run):
     for name, kappa in (("zero", 0), ("many", 99)):
         settings = LP | {"rounds": 2, "run_name": name}
-        cohorts = run(3, clients_per_round=kappa, **settings).cohorts()
-        assert cohorts == {1: [0, 1, 2], 2: [0, 1, 2]}
+        sampler = run(3, clients_per_round=kappa, **settings).sampler()
+        assert sampler == {1: [0, 1, 2], 2: [0, 1, 2]}
 
 
 def test_a_seed_means_the_same_cohorts_whatever_pythons_own_random_numbers(run):
@@ -29,7 +29,7 @@ def test_a_seed_means_the_same_cohorts_whatever_pythons_own_random_numbers(run):
     random.seed(2)
     two = run(10, clients_per_round=3, seed=5, run_name="two", **LP)
     other = run(10, clients_per_round=3, seed=6, run_name="other", **LP)
-    assert one.cohorts() == two.cohorts() != other.cohorts()
+    assert one.sampler() == two.sampler() != other.sampler()
 
 
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "scaffold"])

@@ -50,10 +50,10 @@ def gradient(x, Z, y):
     return p.T @ Z / len(y)
 
 
-def scaffold(x, data, cohorts, steps, lr, decay, server_lr):
+def scaffold(x, data, sampler, steps, lr, decay, server_lr):
     """Return x and c after Algorithm 1 of the Scaffold paper, option II."""
     c, own = np.zeros_like(x), [np.zeros_like(x) for _ in data]
-    for cohort in cohorts:
+    for cohort in sampler:
         moves, changes = [], []
         for i in cohort:
             y = x.copy()
@@ -83,15 +83,15 @@ def test_rounds_with_some_of_the_clients_are_those_of_the_algorithm(run, server_
     )
     data = clients_data()
     assert len({len(y) for _, y in data}) == K  # of different sizes
-    cohorts = list(outcome.cohorts().values())
-    assert len({tuple(cohort) for cohort in cohorts}) > 1
+    sampler = list(outcome.sampler().values())
+    assert len({tuple(cohort) for cohort in sampler}) > 1
     x, c = scaffold(
-        start_of(outcome), data, cohorts[:-1], 4, 0.3, 1e-2, server_lr=server_lr
+        start_of(outcome), data, sampler[:-1], 4, 0.3, 1e-2, server_lr=server_lr
     )
     last = outcome.trained[-1]
     assert_near(last.sent()["classifier.weight"], x)
     assert_near(last.sent("control")["classifier.weight"], c)
-    x, _ = scaffold(start_of(outcome), data, cohorts, 4, 0.3, 1e-2, server_lr)
+    x, _ = scaffold(start_of(outcome), data, sampler, 4, 0.3, 1e-2, server_lr)
     assert_near(outcome.model.W.T.numpy(), x)
 
 

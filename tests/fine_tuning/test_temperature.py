@@ -27,8 +27,8 @@ def pooled_losses(W, temperatures):
     return [float(cross_entropy(Z @ W / t, y)) for t in temperatures]
 
 
-def question_of(outcome):
-    return outcome.trained[0].question.config_records["config"]
+def request_of(outcome):
+    return outcome.trained[0].request.config_records["config"]
 
 
 def test_auto_takes_the_least_loss_of_all_images(run):
@@ -37,7 +37,7 @@ def test_auto_takes_the_least_loss_of_all_images(run):
     losses = pooled_losses(W, GRID)
     best = GRID[int(np.argmin(losses))]
     assert outcome.summary["temperature"] == pytest.approx(best)
-    assert question_of(outcome)["temperature"] == pytest.approx(best)
+    assert request_of(outcome)["temperature"] == pytest.approx(best)
     # The paper's finding: a clear minimum below 1, not at an end of the grid.
     at_one = losses[GRID.index(1.0)]
     assert GRID[0] < best < 1
@@ -60,7 +60,7 @@ def test_auto_is_measured_on_who_replies(run, caplog):
 
 @pytest.mark.parametrize("losses", [None, [1.0], [math.nan] * 17, [-1e9] * 17])
 def test_losses_that_are_none_are_passed_over(run, caplog, losses):
-    def tamper(context, question, reply):
+    def tamper(context, request, reply):
         metrics = reply.get("metrics", {})
         if "losses" in metrics and context.node_config["partition-id"] == 1:
             changed = {} if losses is None else {"losses": losses}
@@ -85,7 +85,7 @@ def test_a_resumed_run_keeps_the_temperature_it_measured(run, same_model):
 def test_a_random_start_has_temperature_1(run, temperature):
     outcome = run(4, method="none", temperature=temperature, **LP)
     assert outcome.summary["temperature"] == 1.0
-    assert question_of(outcome)["temperature"] == 1.0
+    assert request_of(outcome)["temperature"] == 1.0
     assert not any("temperature" in each.kind for each in outcome.exchanges)
 
 

@@ -39,7 +39,7 @@ def test_a_round_sends_what_the_formulas_say(
         first = finetune == "feat" and each.round == 1
         # The paper's formula leaves out the classifier that is sent once.
         extra = 4 * D * C if first else 0
-        assert payload(each.question) == 4 * values + extra
+        assert payload(each.request) == 4 * values + extra
         assert payload(each.reply) == 4 * values
     # Both phases by the formulas: A and b of each client, then two rounds.
     statistics = 4 * 2 * (D * D + D * C)
@@ -57,7 +57,7 @@ def test_running_statistics_are_an_extra_term(run, few_images):
     buffers = load_backbone("shufflenet_v2_x0_5", "random", 32).module.buffers()
     extra = sum(value.numel() for value in buffers if value.ndim == 1)
     for each in outcome.trained:
-        assert payload(each.question) == 4 * (B + D * C + extra)
+        assert payload(each.request) == 4 * (B + D * C + extra)
         assert payload(each.reply) == 4 * (B + D * C + extra)
 
 
@@ -84,9 +84,9 @@ FEAT = {"finetune": "feat", "rounds": 3}
 
 
 def classifiers_sent(outcome):
-    """Return (round, client) of each question that held the fixed classifier."""
+    """Return (round, client) of each request that held the fixed classifier."""
     return sorted(
-        (each.round, each.client) for each in outcome.trained if FIXED in each.question
+        (each.round, each.client) for each in outcome.trained if FIXED in each.request
     )
 
 

@@ -98,7 +98,7 @@ def fail():
 
 @pytest.fixture
 def say_hello():
-    """Make the reply to the first question."""
+    """Make the reply to the first request."""
 
     def reply(message, client, num_partitions=0, moments=None):
         content = pack_hello(Hello(client, num_partitions, moments))

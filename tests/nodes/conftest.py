@@ -40,7 +40,7 @@ CLINICS = {
 class NodesGrid(InlineGrid):
     """Nodes by id, each with a node config of its own; they may come and go.
 
-    ``log`` holds (node, message type) of every question, and ``before(node, kind)`` is
+    ``log`` holds (node, message type) of every request, and ``before(node, kind)`` is
     called ahead of each. ``silent`` says how often a node keeps its statistics back.
     """
 
@@ -89,7 +89,7 @@ class NodesGrid(InlineGrid):
 
     @property
     def kinds(self):
-        """The kinds of question, in the order they were first asked."""
+        """The kinds of request, in the order they were first asked."""
         return list(dict.fromkeys(kind for _, kind in self.log))
 
 

@@ -22,7 +22,7 @@ def is_pooled(federation, model_of):
 
 
 def at_first(kind, action):
-    """Make what calls `action` ahead of the first question of a kind."""
+    """Make what calls `action` ahead of the first request of a kind."""
     done = []
 
     def before(node, asked):

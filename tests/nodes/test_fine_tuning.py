@@ -11,7 +11,7 @@ LP = {"finetune": "lp", "lr": 0.01, "labels": LABELS, "max_retries": 0}
 
 @pytest.fixture
 def asked(federation):
-    """Return how often each kind of question was asked in the last run."""
+    """Return how often each kind of request was asked in the last run."""
 
     def count():
         kinds = [kind for _, kind in federation.grid.log]

@@ -46,7 +46,7 @@ def history(directory):
 
 
 def asked(federation):
-    """Return how often each kind of question was asked."""
+    """Return how often each kind of request was asked."""
     kinds = [kind for _, kind in federation.grid.log]
     return {kind: kinds.count(kind) for kind in kinds}
 

@@ -10,14 +10,14 @@ import torch
 from fed3r_app.core import FeatureMap, RidgeStatistics
 from fed3r_app.privacy.gaussian import PrivacyBudget, sensitivity
 from fed3r_app.privacy.release import add_noise_share, round_counts
-from fed3r_app.privacy.secagg import FeatureGrid, IntegerStatistics
+from fed3r_app.privacy.secagg import FixedPointEncoding, IntegerStatistics
 
 D, C, T = 30, 4, 5
 
 
 @pytest.fixture
 def grid():
-    return FeatureGrid(FeatureMap(D, norm=1.0), 1.0, 2**10)
+    return FixedPointEncoding(FeatureMap(D, norm=1.0), 1.0, 2**10)
 
 
 def nothing():
@@ -36,7 +36,7 @@ def add_up(parts):
 
 
 def test_shares_of_as_many_as_calibrated_for_have_the_deviation_of_the_whole(grid):
-    sigma = PrivacyBudget(1.0, 1e-5).shared_sigma()
+    sigma = PrivacyBudget(1.0, 1e-5).distributed_sigma()
     sums = [
         round_counts(
             add_up(

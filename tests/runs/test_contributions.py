@@ -23,7 +23,7 @@ def record(form="factor", dtype="float64"):
     return pack_statistics(Z, torch.tensor([0, 2, 2, 0, 2]), 3, form, dtype)
 
 
-def in_full(contribution):
+def to_statistics(contribution):
     if isinstance(contribution, StatisticsFactor):
         return contribution.statistics()
     return contribution
@@ -45,7 +45,7 @@ def test_a_contribution_comes_back_as_it_was_sent(tmp_path, form, dtype):
     sent = record(form, dtype)
     save_contribution(tmp_path / "kept", "7", A, sent, NAMES)
     loaded = load_contribution(tmp_path / "kept", "7", A, NAMES)
-    assert_same(in_full(loaded), in_full(unpack_contribution(sent)))
+    assert_same(to_statistics(loaded), to_statistics(unpack_contribution(sent)))
 
 
 @pytest.mark.parametrize("form", ["factor", "packed", "dense"])
@@ -53,8 +53,8 @@ def test_labels_follow_the_names_of_the_classes(tmp_path, form):
     sent = record(form)
     save_contribution(tmp_path / "kept", "7", A, sent, NAMES)
     names = ("ant", "ox", "bee", "cat")  # nobody needs dogs: there are none in it
-    moved = in_full(load_contribution(tmp_path / "kept", "7", A, names))
-    then = in_full(unpack_contribution(sent))
+    moved = to_statistics(load_contribution(tmp_path / "kept", "7", A, names))
+    then = to_statistics(unpack_contribution(sent))
     assert moved.counts.tolist() == [0, 3, 0, 2]
     assert torch.equal(moved.b[:, 1], then.b[:, 2])
     assert torch.equal(moved.b[:, 3], then.b[:, 0])

@@ -12,8 +12,8 @@ from fed3r_app.runs.ledger import (
     READMITTED,
     REFUSED,
     REPEATED,
-    Entry,
     Ledger,
+    LedgerEntry,
     forgotten_clients,
     standing_entries,
 )
@@ -37,9 +37,9 @@ def outcomes(ledger):
 
 def test_entries_come_back_as_they_were_written(ledger):
     entries = [
-        Entry("clinic 7", ACCEPTED, A, 12),
-        Entry("\u2028 ü\n", REFUSED, B, reason="a\nb"),
-        Entry("\udcff", REPEATED, A),
+        LedgerEntry("clinic 7", ACCEPTED, A, 12),
+        LedgerEntry("\u2028 ü\n", REFUSED, B, reason="a\nb"),
+        LedgerEntry("\udcff", REPEATED, A),
     ]
     for entry in entries:
         ledger.append(entry)
@@ -47,7 +47,7 @@ def test_entries_come_back_as_they_were_written(ledger):
 
 
 def test_a_line_says_who_when_what_and_why_and_nothing_else(ledger, path):
-    ledger.append(Entry("7", REFUSED, A, 3, "why"))
+    ledger.append(LedgerEntry("7", REFUSED, A, 3, "why"))
     (line,) = path.read_text().splitlines()
     assert set(json.loads(line)) == {
         *("client", "outcome", "digest", "num_samples", "reason", "time")
@@ -55,18 +55,18 @@ def test_a_line_says_who_when_what_and_why_and_nothing_else(ledger, path):
 
 
 def test_a_long_reason_is_cut(ledger):
-    ledger.append(Entry("7", REFUSED, reason="x" * 10**6))
+    ledger.append(LedgerEntry("7", REFUSED, reason="x" * 10**6))
     assert len(ledger.entries()[0].reason) == 500
 
 
 def test_a_torn_line_is_not_read_and_makes_room(ledger, path):
-    ledger.append(Entry("1", ACCEPTED, A, 1))
+    ledger.append(LedgerEntry("1", ACCEPTED, A, 1))
     whole = path.read_bytes()
-    ledger.append(Entry("2", ACCEPTED, A, 1))
+    ledger.append(LedgerEntry("2", ACCEPTED, A, 1))
     for cut in range(len(whole), path.stat().st_size):
         path.write_bytes(path.read_bytes()[:cut])
         assert outcomes(ledger)[:1] == [("1", ACCEPTED)]
-        ledger.append(Entry("2", ACCEPTED, A, 1))
+        ledger.append(LedgerEntry("2", ACCEPTED, A, 1))
         assert outcomes(ledger) == [("1", ACCEPTED), ("2", ACCEPTED)]
 
 
@@ -82,28 +82,28 @@ def test_other_content_is_named(ledger, path):
 def test_a_ledger_that_can_not_be_written_is_named(ledger, path):
     path.mkdir()
     with pytest.raises(OSError, match=r"The ledger .*ledger\.jsonl must be writable"):
-        ledger.append(Entry("1", ACCEPTED))
+        ledger.append(LedgerEntry("1", ACCEPTED))
 
 
 def test_who_stands_is_who_was_accepted_and_not_taken_out():
     entries = [
-        Entry("1", ACCEPTED, A),
-        Entry("1", REFUSED, B),
-        Entry("1", REPEATED, A),
-        Entry("2", ACCEPTED, A),
-        Entry("2", LOST, A),
-        Entry("3", ACCEPTED, A),
-        Entry("3", FORGOTTEN, A),
-        Entry("4", REFUSED, A),
+        LedgerEntry("1", ACCEPTED, A),
+        LedgerEntry("1", REFUSED, B),
+        LedgerEntry("1", REPEATED, A),
+        LedgerEntry("2", ACCEPTED, A),
+        LedgerEntry("2", LOST, A),
+        LedgerEntry("3", ACCEPTED, A),
+        LedgerEntry("3", FORGOTTEN, A),
+        LedgerEntry("4", REFUSED, A),
     ]
     assert {c: e.digest for c, e in standing_entries(entries).items()} == {"1": A}
     assert forgotten_clients(entries) == {"3"}
-    assert forgotten_clients([*entries, Entry("3", READMITTED)]) == set()
+    assert forgotten_clients([*entries, LedgerEntry("3", READMITTED)]) == set()
 
 
 def test_after_a_crash_the_ledger_agrees_with_the_snapshot(ledger):
     for client in ("saved", "lost", "forgotten"):
-        ledger.append(Entry(client, ACCEPTED, A, 5))
+        ledger.append(LedgerEntry(client, ACCEPTED, A, 5))
     ledger.reconcile({"saved": A, "unknown": B}, {"forgotten"})
     assert outcomes(ledger)[3:] == [
         ("lost", LOST),

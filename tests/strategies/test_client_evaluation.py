@@ -3,14 +3,14 @@
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from strategies import Roster, evaluate_on_clients
+from strategies import ClientRegistry, evaluate_on_clients
 
 QUESTION = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
 
 
 def evaluate(grid):
-    roster = Roster({str(node): node for node in grid.nodes})
-    return evaluate_on_clients(grid, roster, roster.clients, QUESTION, 1.0)
+    registry = ClientRegistry({str(node): node for node in grid.nodes})
+    return evaluate_on_clients(grid, registry, registry.clients, QUESTION, 1.0)
 
 
 def test_client_evaluations_are_added_up_not_averaged(make_grid, reply_with):

@@ -8,7 +8,7 @@ import torch
 
 from fed3r_app.core import FeatureMoments
 from fed3r_app.errors import RunError
-from strategies import Reception
+from strategies import ClientDiscovery
 
 
 @pytest.fixture
@@ -23,17 +23,17 @@ def node(say_hello):
 
 def meet_clients(grid, wait_for, timeout, with_moments=False, **options):
     """Return everybody who takes part."""
-    reception = Reception(grid, timeout=timeout, **options)
+    reception = ClientDiscovery(grid, timeout=timeout, **options)
     reception.gather(wait_for, with_moments)
-    return reception.roster
+    return reception.registry
 
 
 def test_clients_are_sorted_by_number_and_names_come_last(make_grid, node):
     names = ["10", "b", "2", "a", "1"]
     grid = make_grid({100 + i: node(name) for i, name in enumerate(names)})
-    roster = meet_clients(grid, wait_for=5, timeout=10)
-    assert roster.clients == ("1", "2", "10", "a", "b")
-    assert roster.nodes["2"] == 102
+    registry = meet_clients(grid, wait_for=5, timeout=10)
+    assert registry.clients == ("1", "2", "10", "a", "b")
+    assert registry.nodes["2"] == 102
 
 
 def test_the_order_of_the_nodes_does_not_show(make_grid, node):
@@ -54,9 +54,9 @@ def test_nodes_that_appear_late_are_waited_for(make_grid, node):
 
     thread = threading.Thread(target=arrive)
     thread.start()
-    roster = meet_clients(grid, wait_for=0, timeout=10)
+    registry = meet_clients(grid, wait_for=0, timeout=10)
     thread.join()
-    assert roster.clients == ("0", "1", "2")
+    assert registry.clients == ("0", "1", "2")
 
 
 def test_each_node_is_asked_once(make_grid, node):
@@ -92,8 +92,8 @@ def test_nodes_that_split_the_data_otherwise_are_refused(make_grid, node):
     grid = make_grid({1: node("0", 2), 2: node("1", 3)})
     with pytest.raises(RunError, match=r"num-partitions must be \d as .*would overlap"):
         meet_clients(grid, wait_for=0, timeout=10)
-    roster = meet_clients(grid, wait_for=0, timeout=10, strict=False)
-    assert len(roster.clients) == len(roster.refused) == 1
+    registry = meet_clients(grid, wait_for=0, timeout=10, strict=False)
+    assert len(registry.clients) == len(registry.refused) == 1
 
 
 def test_an_error_is_asked_again(make_grid, node, fail):
@@ -124,6 +124,6 @@ def test_moments_add_up_over_clients(make_grid, node):
 
 def test_what_travelled_is_counted(make_grid, node):
     grid = make_grid({1: node("0", 1)})
-    roster = meet_clients(grid, wait_for=0, timeout=10)
-    assert 0 < roster.upload_bytes < 100
-    assert 0 < roster.download_bytes < 100
+    registry = meet_clients(grid, wait_for=0, timeout=10)
+    assert 0 < registry.upload_bytes < 100
+    assert 0 < registry.download_bytes < 100

@@ -18,7 +18,7 @@ from fed3r_app.core import (
     solve_ridge,
 )
 from fed3r_app.wire import pack_statistics, unpack_classifier
-from strategies import Cohorts, Fed3R, FedNCM, Roster
+from strategies import ClientRegistry, CohortSampler, Fed3R, FedNCM
 
 D, C, N, K = 12, 5, 90, 9
 LAM = 0.1
@@ -55,9 +55,11 @@ def nodes(send_statistics):
 
 def strategy(count, kind=Fed3R, per_round=2, seed=0, retries=0, **options):
     names = {str(i): 101 + i for i in range(count)}
-    cohorts = Cohorts(tuple(names), per_round=per_round, seed=seed, max_retries=retries)
+    sampler = CohortSampler(
+        tuple(names), per_round=per_round, seed=seed, max_retries=retries
+    )
     start = RidgeStatistics.zeros(D, C)
-    return kind(Roster(names), cohorts, start, **options)
+    return kind(ClientRegistry(names), sampler, start, **options)
 
 
 def run(fed3r, grid, **options):
@@ -119,10 +121,12 @@ def test_a_run_that_goes_on_ends_where_the_whole_run_ends(make_grid, nodes):
     start = RidgeStatistics.of(
         torch.cat([Z for Z, _ in pieces[:4]]), torch.cat([y for _, y in pieces[:4]]), C
     )
-    cohorts = Cohorts(
+    sampler = CohortSampler(
         tuple(names), per_round=2, seed=0, counted=["0", "1", "2", "3"], rounds=2
     )
-    fed3r = Fed3R(Roster(names), cohorts, start, ridge_lambda=LAM, first_round=3)
+    fed3r = Fed3R(
+        ClientRegistry(names), sampler, start, ridge_lambda=LAM, first_round=3
+    )
     result = fed3r.start(grid, ArrayRecord())
     assert list(result.train_metrics_clientapp) == [3, 4, 5]
     assert {node for node, _ in grid.log} == set(range(105, 110))
@@ -176,9 +180,9 @@ def test_garbage_is_refused_asked_again_and_never_in_the_sum(
     W = run(fed3r, grid)
     assert grid.nodes[105] is bad
     assert [node for node, _ in grid.log].count(105) == 3
-    assert fed3r.cohorts.missing == ("4",)
-    assert "refused" in fed3r.cohorts.failures["4"]
-    assert "digest" not in fed3r.cohorts.failures["4"]
+    assert fed3r.sampler.missing == ("4",)
+    assert "refused" in fed3r.sampler.failures["4"]
+    assert "digest" not in fed3r.sampler.failures["4"]
     others = [pieces[i] for i in range(K) if i != 4]
     without = RidgeStatistics.of(
         torch.cat([Z for Z, _ in others]), torch.cat([y for _, y in others]), C
@@ -193,8 +197,8 @@ def test_statistics_beyond_the_limits_are_refused_with_client_and_reason(
     pieces = [(Z[:60], y[:60]), (Z[60:], y[60:])]
     fed3r = strategy(2, ridge_lambda=LAM, limits=Limits(max_samples=50))
     run(fed3r, make_grid(nodes(pieces)))
-    assert fed3r.cohorts.counted == {"1"}
-    assert "n must be <= max-client-samples = 50" in fed3r.cohorts.failures["0"]
+    assert fed3r.sampler.counted == {"1"}
+    assert "n must be <= max-client-samples = 50" in fed3r.sampler.failures["0"]
     assert fed3r.statistics().n == 30
     assert "Client 0 failed: its statistics were refused" in caplog.text
 
@@ -205,7 +209,7 @@ def test_a_reply_without_statistics_is_refused(make_grid, nodes, reply_with):
     made[101] = lambda message: reply_with(message, config=ConfigRecord())
     fed3r = strategy(K, ridge_lambda=LAM)
     run(fed3r, make_grid(made))
-    assert fed3r.cohorts.missing == ("0",)
+    assert fed3r.sampler.missing == ("0",)
 
 
 def test_who_fails_once_is_counted_in_the_end(make_grid, nodes, fail):
@@ -215,7 +219,7 @@ def test_who_fails_once_is_counted_in_the_end(make_grid, nodes, fail):
     made[105] = lambda message: good(message) if next(tries) else fail(message)
     fed3r = strategy(K, retries=1, ridge_lambda=LAM)
     W = run(fed3r, make_grid(made))
-    assert not fed3r.cohorts.missing
+    assert not fed3r.sampler.missing
     assert_close(W, solve_ridge(RidgeStatistics.of(Z, y, C), LAM))
 
 
@@ -226,7 +230,7 @@ def test_who_fails_for_ever_is_named_with_the_reason(make_grid, nodes, fail):
     made[106] = lambda message: None
     fed3r = strategy(K, retries=1, ridge_lambda=LAM)
     run(fed3r, make_grid(made))
-    assert fed3r.cohorts.failures == {"4": "The disk is gone.", "5": "no reply"}
+    assert fed3r.sampler.failures == {"4": "The disk is gone.", "5": "no reply"}
 
 
 def test_nobody_counted_is_no_classifier(make_grid, fail):
@@ -234,10 +238,10 @@ def test_nobody_counted_is_no_classifier(make_grid, fail):
     grid = make_grid({101: fail, 102: fail})
     result = fed3r.start(grid, ArrayRecord(), timeout=0.5)
     assert not result.evaluate_metrics_serverapp
-    assert fed3r.cohorts.missing == ("0", "1")
+    assert fed3r.sampler.missing == ("0", "1")
 
 
-def question(node):
+def request(node):
     return Message(RecordDict(), dst_node_id=node, message_type="train.statistics")
 
 
@@ -247,9 +251,9 @@ def test_replies_of_strangers_and_second_replies_are_ignored(nodes):
     made = nodes(pieces)
     fed3r = strategy(K, per_round=0, ridge_lambda=LAM)
     list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
-    replies = [node(question(number)) for number, node in made.items()]
-    stranger = made[101 + K - 1](question(999))
-    repeated = made[101 + K - 1](question(101 + K - 1))
+    replies = [node(request(number)) for number, node in made.items()]
+    stranger = made[101 + K - 1](request(999))
+    repeated = made[101 + K - 1](request(101 + K - 1))
     _, metrics = fed3r.aggregate_train(1, [stranger, *replies, repeated, *replies])
     assert metrics["clients-counted"] == K
     assert metrics["num-examples"] == N
@@ -272,10 +276,10 @@ def test_a_repeated_reply_is_ignored_and_a_different_one_refused(send_statistics
     fed3r = strategy(1, ridge_lambda=LAM)
     said = judged(fed3r)
     list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
-    first = send_statistics(question(101), Z[:9], y[:9], C, digest="a" * 64)
+    first = send_statistics(request(101), Z[:9], y[:9], C, digest="a" * 64)
     # Other sums under the same digest are what a client with more threads sends.
-    again = send_statistics(question(101), Z[:9] * 1.001, y[:9], C, digest="a" * 64)
-    other = send_statistics(question(101), Z, y, C, digest="b" * 64)
+    again = send_statistics(request(101), Z[:9] * 1.001, y[:9], C, digest="a" * 64)
+    other = send_statistics(request(101), Z, y, C, digest="b" * 64)
     fed3r.aggregate_train(1, [first, again, other, first])
     assert said == [
         ("0", "accepted", True),
@@ -290,11 +294,11 @@ def test_a_repeated_reply_is_ignored_and_a_different_one_refused(send_statistics
 def test_who_was_counted_before_is_not_counted_again(send_statistics):
     Z, y = samples()
     start = RidgeStatistics.of(Z, y, C)
-    cohorts = Cohorts(["0"], per_round=0, seed=0, counted=["0"])
-    roster, counted = Roster({"0": 101}, None, 0, 0), {"0": "a" * 64}
-    fed3r = Fed3R(roster, cohorts, start, contributions=counted)
+    sampler = CohortSampler(["0"], per_round=0, seed=0, counted=["0"])
+    registry, counted = ClientRegistry({"0": 101}, None, 0, 0), {"0": "a" * 64}
+    fed3r = Fed3R(registry, sampler, start, contributions=counted)
     said = judged(fed3r)
-    late = send_statistics(question(101), Z, y, C, digest="a" * 64)
+    late = send_statistics(request(101), Z, y, C, digest="a" * 64)
     fed3r.aggregate_train(1, [late])
     assert said == [("0", "repeated", False)]
     assert torch.equal(fed3r.statistics().A, start.A)
@@ -309,9 +313,9 @@ def test_statistics_without_a_digest_are_refused(nodes, reply_with, digest):
     records = {"arrays": pack_statistics(Z, y, C)}
     if digest is not None:
         records["config"] = ConfigRecord({"digest": digest})
-    fed3r.aggregate_train(1, [reply_with(question(101), **records)])
+    fed3r.aggregate_train(1, [reply_with(request(101), **records)])
     assert said == [("0", "refused", False)]
-    assert "digest must be" in fed3r.cohorts.failures["0"]
+    assert "digest must be" in fed3r.sampler.failures["0"]
 
 
 def test_what_can_not_be_written_down_is_not_counted(nodes):
@@ -325,7 +329,7 @@ def test_what_can_not_be_written_down_is_not_counted(nodes):
 
     fed3r.on_reply = full
     with pytest.raises(OSError, match="No space left"):
-        fed3r.aggregate_train(1, [made[105](question(105))])
+        fed3r.aggregate_train(1, [made[105](request(105))])
     assert (fed3r.statistics().n, fed3r.contributions) == (0, {})
 
 
@@ -340,7 +344,7 @@ def test_a_folded_reply_is_not_kept(nodes):
         for number, node in made.items():
             # One may still be bound to the name of the caller's loop.
             assert sum(ref() is not None for ref in seen) <= 1
-            reply = node(question(number))
+            reply = node(request(number))
             seen.append(weakref.ref(reply))
             yield reply
             del reply

@@ -25,7 +25,7 @@ from hypothesis.extra import numpy as arrays_of
 
 from fed3r_app.core import FeatureMap, Limits, RidgeStatistics, solve_ridge
 from fed3r_app.wire import add_digest, pack_statistics
-from strategies import Cohorts, Fed3R, Roster
+from strategies import ClientRegistry, CohortSampler, Fed3R
 
 D, C, HIGH, MOST = 6, 4, 6.0, 10_000
 NODE = 101
@@ -79,23 +79,23 @@ def valid_arrays(rng):
 
 def make_server():
     """Return a strategy that has just asked its only client."""
-    cohorts = Cohorts(("alice",), per_round=1, seed=0)
+    sampler = CohortSampler(("alice",), per_round=1, seed=0)
     start = RidgeStatistics.zeros(D, C)
-    roster = Roster({"alice": NODE}, None, 0, 0)
-    fed3r = Fed3R(roster, cohorts, start, limits=LIMITS)
+    registry = ClientRegistry({"alice": NODE}, None, 0, 0)
+    fed3r = Fed3R(registry, sampler, start, limits=LIMITS)
     list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
     return fed3r
 
 
 def receive(content):
     """Return what the server made of a reply: counted statistics, or None."""
-    question = Message(RecordDict(), dst_node_id=NODE, message_type="train.statistics")
-    reply = Message(content, reply_to=question)
+    request = Message(RecordDict(), dst_node_id=NODE, message_type="train.statistics")
+    reply = Message(content, reply_to=request)
     fed3r = make_server()
     _, metrics = fed3r.aggregate_train(1, [reply])
     stats = fed3r.statistics()
-    if not fed3r.cohorts.counted:
-        assert fed3r.cohorts.failures["alice"]
+    if not fed3r.sampler.counted:
+        assert fed3r.sampler.failures["alice"]
         assert not stats.A.any() and not stats.b.any() and not stats.counts.any()
         return None
     assert metrics["num-examples"] == stats.n
@@ -307,19 +307,19 @@ def test_hostile_clients_leave_the_solution_of_the_others_as_it_is(make_grid):
         return lambda message: Message(content, reply_to=message)
 
     names = {str(k): NODE + k for k in range(100)}
-    cohorts = Cohorts(tuple(names), per_round=20, seed=0)
+    sampler = CohortSampler(tuple(names), per_round=20, seed=0)
     fed3r = Fed3R(
-        Roster(names, None, 0, 0),
-        cohorts,
+        ClientRegistry(names, None, 0, 0),
+        sampler,
         RidgeStatistics.zeros(D, C),
         ridge_lambda=0.1,
         limits=LIMITS,
     )
     fed3r.start(make_grid({NODE + k: node(k) for k in range(100)}), ArrayRecord())
-    assert cohorts.counted >= {str(k) for k in range(0, 100, 10)}
+    assert sampler.counted >= {str(k) for k in range(0, 100, 10)}
     expected = RidgeStatistics.of(Z, y, C)
     for k in range(100):
-        if k % 10 and str(k) in cohorts.counted:
+        if k % 10 and str(k) in sampler.counted:
             counted = receive(hostile_reply(np.random.default_rng(k)))
             expected = expected + counted
     W = solve_ridge(fed3r.statistics(), 0.1)

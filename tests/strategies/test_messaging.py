@@ -8,10 +8,10 @@ from flwr.app import Error, Message, RecordDict
 from flwr.app.message.message import make_message
 from flwr.app.metadata import Metadata
 
-from strategies.messaging import IN_FLIGHT, exchange
+from strategies.messaging import IN_FLIGHT, stream_replies
 
 
-def questions(nodes):
+def requests(nodes):
     for node in nodes:
         yield Message(RecordDict(), dst_node_id=node, message_type="query.hello")
 
@@ -22,14 +22,14 @@ def echo(message):
 
 def test_everybody_is_asked_and_every_reply_comes_once(make_grid):
     grid = make_grid(dict.fromkeys(range(1, 101), echo))
-    replies = exchange(grid, questions(grid.nodes), timeout=10)
+    replies = stream_replies(grid, requests(grid.nodes), timeout=10)
     nodes = [reply.metadata.src_node_id for reply in replies]
     assert sorted(nodes) == list(range(1, 101))
 
 
 def test_no_more_than_the_limit_are_under_way(make_grid):
     grid = make_grid(dict.fromkeys(range(1, 101), echo))
-    for _ in exchange(grid, questions(grid.nodes), timeout=10):
+    for _ in stream_replies(grid, requests(grid.nodes), timeout=10):
         pass
     assert grid.most_in_flight == IN_FLIGHT
 
@@ -39,18 +39,18 @@ def test_messages_are_made_only_when_there_is_room(make_grid):
     made = []
 
     def watched():
-        for question in questions(grid.nodes):
-            made.append(question)
-            yield question
+        for request in requests(grid.nodes):
+            made.append(request)
+            yield request
 
-    next(exchange(grid, watched(), timeout=10))
+    next(stream_replies(grid, watched(), timeout=10))
     assert len(made) == IN_FLIGHT
 
 
 def test_a_reply_is_gone_when_the_next_is_asked_for(make_grid):
     grid = make_grid(dict.fromkeys(range(1, 101), echo))
     seen = []
-    for reply in exchange(grid, questions(grid.nodes), timeout=10):
+    for reply in stream_replies(grid, requests(grid.nodes), timeout=10):
         seen.append(weakref.ref(reply))
         del reply
         assert sum(ref() is not None for ref in seen) <= 1
@@ -59,7 +59,7 @@ def test_a_reply_is_gone_when_the_next_is_asked_for(make_grid):
 def test_a_silent_node_is_not_waited_for_longer_than_the_timeout(make_grid):
     grid = make_grid({1: echo, 2: lambda message: None, 3: echo})
     began = time.monotonic()
-    replies = exchange(grid, questions(grid.nodes), timeout=0.3)
+    replies = stream_replies(grid, requests(grid.nodes), timeout=0.3)
     nodes = [reply.metadata.src_node_id for reply in replies]
     assert sorted(nodes) == [1, 3]
     assert 0.3 <= time.monotonic() - began < 3
@@ -68,7 +68,7 @@ def test_a_silent_node_is_not_waited_for_longer_than_the_timeout(make_grid):
 def test_silent_nodes_make_room_for_the_others_in_the_end(make_grid):
     silent = dict.fromkeys(range(1, IN_FLIGHT + 1), lambda message: None)
     grid = make_grid(silent | {1000: echo})
-    replies = list(exchange(grid, questions(grid.nodes), timeout=0.1))
+    replies = list(stream_replies(grid, requests(grid.nodes), timeout=0.1))
     assert [reply.metadata.src_node_id for reply in replies] == [1000]
 
 
@@ -76,7 +76,7 @@ def test_nodes_that_are_gone_don_t_keep_the_others_from_being_asked(make_grid):
     # More than the limit in a row: Flower drops their messages without a word.
     grid = make_grid({1000: echo})
     nodes = [*range(1, IN_FLIGHT + 5), 1000]
-    replies = list(exchange(grid, questions(nodes), timeout=10))
+    replies = list(stream_replies(grid, requests(nodes), timeout=10))
     assert [reply.metadata.src_node_id for reply in replies] == [1000]
 
 
@@ -88,7 +88,7 @@ def test_a_reply_that_came_while_another_was_folded_is_not_late(make_grid):
     grid.nodes[2] = lambda message: next(slow, second(message))
     grid.nodes[1] = first
     nodes = []
-    for reply in exchange(grid, questions([1, 2]), timeout=0.2):
+    for reply in stream_replies(grid, requests([1, 2]), timeout=0.2):
         nodes.append(reply.metadata.src_node_id)
         time.sleep(0.4)  # the caller takes its time
     assert nodes == [1, 2]
@@ -111,38 +111,38 @@ def test_the_superlink_s_error_for_a_node_counts_as_the_node_s(make_grid):
         return make_message(metadata, error=Error(3, "Node Unavailable"))
 
     grid = make_grid({42: gone})
-    (reply,) = exchange(grid, questions([42]), timeout=10)
+    (reply,) = stream_replies(grid, requests([42]), timeout=10)
     assert reply.metadata.src_node_id == 42
     assert reply.has_error()
     assert reply.error.reason == "Node Unavailable"
 
 
-def test_a_second_reply_to_the_same_question_is_dropped(make_grid):
+def test_a_second_reply_to_the_same_request_is_dropped(make_grid):
     grid = make_grid({1: lambda message: [echo(message), echo(message)]})
-    assert len(list(exchange(grid, questions([1]), timeout=10))) == 1
+    assert len(list(stream_replies(grid, requests([1]), timeout=10))) == 1
 
 
 def test_nobody_to_ask_is_no_reply(make_grid):
-    assert list(exchange(make_grid({}), questions([]), timeout=10)) == []
+    assert list(stream_replies(make_grid({}), requests([]), timeout=10)) == []
 
 
 def test_real_nodes_may_be_asked_all_at_once(make_grid):
     grid = make_grid(dict.fromkeys(range(1, 101), echo))
-    asked = exchange(grid, questions(grid.nodes), timeout=10, in_flight=1000)
+    asked = stream_replies(grid, requests(grid.nodes), timeout=10, in_flight=1000)
     assert len(list(asked)) == grid.most_in_flight == 100
 
 
-def test_questions_may_come_up_while_others_are_under_way(make_grid):
+def test_requests_may_come_up_while_others_are_under_way(make_grid):
     grid, replied = make_grid(dict.fromkeys(range(1, 4), echo)), []
 
     def one_after_the_other():
-        for question in questions(grid.nodes):
+        for request in requests(grid.nodes):
             known = len(replied)
-            yield question
+            yield request
             while len(replied) == known:
                 yield None  # nothing to ask before there is a reply
 
-    for reply in exchange(grid, one_after_the_other(), timeout=10):
+    for reply in stream_replies(grid, one_after_the_other(), timeout=10):
         replied.append(reply.metadata.src_node_id)
     assert replied == [1, 2, 3]
     assert grid.most_in_flight == 1
@@ -157,7 +157,7 @@ def test_replies_that_lie_ready_are_fetched_a_few_at_a_time(make_grid):
         return pull(message_ids)
 
     grid.pull_messages = noted_pull
-    asked = exchange(grid, questions(grid.nodes), timeout=10, in_flight=1000)
+    asked = stream_replies(grid, requests(grid.nodes), timeout=10, in_flight=1000)
     assert len(list(asked)) == sum(fetched) == 100
     assert max(fetched) == IN_FLIGHT
 
@@ -188,7 +188,7 @@ def test_pauses_grow_with_the_silence_and_start_anew_with_a_reply(
             2: lambda message: None,
         }
     )
-    for _ in exchange(grid, questions(grid.nodes), timeout=100):
+    for _ in stream_replies(grid, requests(grid.nodes), timeout=100):
         before = len(clock.pauses)
     assert clock.pauses[0] == clock.pauses[before] == 0.02
     assert clock.pauses[before - 1] == clock.pauses[-1] == max(clock.pauses) == 1.0

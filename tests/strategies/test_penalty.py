@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fed3r_app.core import RidgeStatistics, select_lambda
-from strategies.penalty import Penalties
+from strategies.penalty import PenaltySchedule
 
 
 def statistics(n: int) -> RidgeStatistics:
@@ -16,7 +16,7 @@ def statistics(n: int) -> RidgeStatistics:
 
 
 def test_lambda_is_chosen_anew_for_twice_the_samples():
-    penalties = Penalties(None)
+    penalties = PenaltySchedule(None)
     sizes = (20, 30, 39, 40, 79, 80)
     chosen = [penalties.choose(statistics(n), last=False) for n in sizes]
     fresh = {n: select_lambda(statistics(n)) for n in sizes}
@@ -25,14 +25,14 @@ def test_lambda_is_chosen_anew_for_twice_the_samples():
 
 
 def test_the_last_classifier_has_a_lambda_of_its_own():
-    penalties = Penalties(None)
+    penalties = PenaltySchedule(None)
     penalties.choose(statistics(20), last=False)
     assert penalties.choose(statistics(21), last=True) == select_lambda(statistics(21))
 
 
 @pytest.mark.parametrize("last", [False, True])
 def test_a_given_lambda_is_that_of_all(last):
-    penalties = Penalties(0.01)
+    penalties = PenaltySchedule(0.01)
     assert {penalties.choose(statistics(n), last=last) for n in (20, 50)} == {0.01}
 
 
@@ -44,5 +44,5 @@ def test_noise_brings_its_own_lambda(last):
         def __call__(self, stats: RidgeStatistics) -> RidgeStatistics:
             return stats
 
-    assert Penalties(None, Noise()).choose(statistics(20), last=last) == 7.0
-    assert Penalties(0.5, Noise()).choose(statistics(20), last=last) == 0.5
+    assert PenaltySchedule(None, Noise()).choose(statistics(20), last=last) == 7.0
+    assert PenaltySchedule(0.5, Noise()).choose(statistics(20), last=last) == 0.5

@@ -55,7 +55,7 @@ def test_a_hello_that_makes_no_sense_is_refused(key, value, sentence):
         read_hello(RecordDict({"config": ConfigRecord(said)}))
 
 
-def test_a_question_tells_the_label_space_beside_what_it_asks():
+def test_a_request_tells_the_label_space_beside_what_it_asks():
     asked = ConfigRecord({"dim": 3})
     told = with_labels(asked, ("owl", "cat"))
     assert read_labels(told) == ("owl", "cat")

@@ -81,7 +81,7 @@ def test_float64_uploads_of_any_split_give_the_pooled_solution(draw, form, cuts,
     Z, y = draw(120, 20, 5, 0)
     expected = solve_ridge(RidgeStatistics.of(Z, y, 5), 0.5)
     # cond(A + lam I) < 1e4: times eps it leaves ample room under 1e-9.
-    W = solve_ridge(exchange(Z, y, cuts, seed, form, "float64"), 0.5)
+    W = solve_ridge(stream_replies(Z, y, cuts, seed, form, "float64"), 0.5)
     assert float((W - expected).norm() / expected.norm()) <= 1e-9
 
 
@@ -97,12 +97,12 @@ def test_float32_factors_of_any_split_give_the_same_predictions(draw, cuts, seed
     w = torch.linalg.eigvalsh(pooled.A)
     w = w[w > 1e-9 * w.max()]
     assert float(w.max() / w.min()) < 50
-    W = solve_ridge(exchange(Z, y, cuts, seed, "factor", "float32"), 0.5)
+    W = solve_ridge(stream_replies(Z, y, cuts, seed, "factor", "float32"), 0.5)
     assert float((W - expected).norm() / expected.norm()) <= 1e-5
     assert torch.equal((test @ W).argmax(dim=1), (test @ expected).argmax(dim=1))
 
 
-def exchange(Z, y, cuts, seed, form, dtype):
+def stream_replies(Z, y, cuts, seed, form, dtype):
     """Return the sum of what clients, split at the cuts and shuffled, send."""
     order = np.random.default_rng(seed).permutation(len(Z))
     total = RunningSum(RidgeStatistics.zeros(Z.shape[1], 5))

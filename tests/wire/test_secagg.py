@@ -17,9 +17,9 @@ def test_what_is_packed_comes_back():
     assert secure.read_keys(secure.pack_keys(KEYS[1])) == KEYS[1]
     assert secure.read_group(secure.pack_group("x", 2, KEYS, 3)) == (2, KEYS, 3)
     assert secure.read_sealed(secure.pack_sealed(SHARES)) == SHARES
-    question = secure.ask_masked("x", SHARES, ConfigRecord({"k": 1}))
-    assert secure.read_sealed(question) == SHARES
-    assert question["config"] == ConfigRecord({"k": 1})
+    request = secure.ask_masked("x", SHARES, ConfigRecord({"k": 1}))
+    assert secure.read_sealed(request) == SHARES
+    assert request["config"] == ConfigRecord({"k": 1})
     assert secure.read_survivors(secure.pack_survivors("x", {4, 1})) == [1, 4]
     vector = np.array([0, 2**64 - 1], dtype=np.uint64)
     assert np.array_equal(secure.read_masked(secure.pack_masked(vector)), vector)

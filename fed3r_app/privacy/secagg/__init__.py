@@ -12,25 +12,25 @@ Who learns what is in ``SECURITY.md``.
 from fed3r_app.privacy import SMALLEST_GROUP
 from fed3r_app.privacy.secagg.client import Member, UnmaskAnswer
 from fed3r_app.privacy.secagg.crypto import PublicKeys
-from fed3r_app.privacy.secagg.fixed_point import FeatureGrid, IntegerStatistics
+from fed3r_app.privacy.secagg.fixed_point import FixedPointEncoding, IntegerStatistics
 from fed3r_app.privacy.secagg.server import (
     Group,
     GroupFailed,
     group_sizes,
     group_threshold,
 )
-from fed3r_app.privacy.secagg.unmask_marker import AnsweredMark
+from fed3r_app.privacy.secagg.unmask_marker import UnmaskMarker
 
 __all__ = [
     "SMALLEST_GROUP",
-    "AnsweredMark",
-    "FeatureGrid",
+    "FixedPointEncoding",
     "Group",
     "GroupFailed",
     "IntegerStatistics",
     "Member",
     "PublicKeys",
     "UnmaskAnswer",
+    "UnmaskMarker",
     "group_sizes",
     "group_threshold",
 ]

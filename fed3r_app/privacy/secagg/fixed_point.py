@@ -21,9 +21,9 @@ from torch import Tensor
 from fed3r_app.core import FeatureMap, RidgeStatistics
 from fed3r_app.core.statistics import (
     mirror_upper,
-    put_upper,
-    take_upper,
-    trapezium_size,
+    pack_upper,
+    packed_size,
+    unpack_upper,
 )
 
 _MOST_BITS = 20
@@ -36,7 +36,7 @@ Vector = NDArray[np.uint64]
 
 
 @dataclass(frozen=True)
-class FeatureGrid:
+class FixedPointEncoding:
     """Multiples of 2^-bits up to a largest feature.
 
     Parameters
@@ -68,7 +68,7 @@ class FeatureGrid:
         backbone_range: tuple[float, float] | None,
         max_feature: float | None,
         max_samples: int,
-    ) -> FeatureGrid:
+    ) -> FixedPointEncoding:
         """Return the grid of a run.
 
         Parameters
@@ -203,7 +203,7 @@ class IntegerStatistics:
         cls,
         chunks: Iterable[tuple[Tensor, Tensor]],
         num_classes: int,
-        grid: FeatureGrid,
+        grid: FixedPointEncoding,
     ) -> IntegerStatistics:
         """Return the statistics of chunks of mapped features (m, dim) and labels (m,).
 
@@ -219,7 +219,7 @@ class IntegerStatistics:
                 f"samples, got {grid.max_samples}."
             )
         return cls(
-            take_upper(total.A).numpy().astype(np.int64),
+            pack_upper(total.A).numpy().astype(np.int64),
             total.b.numpy().astype(np.int64),
             total.counts.numpy(),
         )
@@ -238,7 +238,7 @@ class IntegerStatistics:
                 f"The vector must have {vector_length(d, num_classes)} values, got "
                 f"shape {vector.shape}."
             )
-        cuts = np.cumsum([trapezium_size(d, d), d * num_classes, num_classes])
+        cuts = np.cumsum([packed_size(d, d), d * num_classes, num_classes])
         A, b, counts, n = np.split(vector.view(np.int64), cuts)
         total = sum(counts.tolist())  # of Python's integers: int64 would wrap around
         if total != int(n[0]):
@@ -248,7 +248,7 @@ class IntegerStatistics:
             )
         return cls(A, b.reshape(d, num_classes), counts)
 
-    def check_within(self, grid: FeatureGrid) -> None:
+    def check_within(self, grid: FixedPointEncoding) -> None:
         """Raise ValueError unless features on the grid can have these sums."""
         n, largest = sum(self.counts.tolist()), grid.largest_unit
         for name, values, least, most in (
@@ -262,12 +262,12 @@ class IntegerStatistics:
                     "got one that can't be."
                 )
 
-    def statistics(self, grid: FeatureGrid) -> RidgeStatistics:
-        """Return the same as float64, exactly; see ``FeatureGrid.scaled``."""
+    def statistics(self, grid: FixedPointEncoding) -> RidgeStatistics:
+        """Return the same as float64, exactly; see ``FixedPointEncoding.scaled``."""
         d = len(self.b)
         unit = 2.0**-grid.bits
         return RidgeStatistics(
-            A=mirror_upper(put_upper(self.A * unit**2, d, d)),
+            A=mirror_upper(unpack_upper(self.A * unit**2, d, d)),
             b=torch.from_numpy(self.b * unit),
             counts=torch.from_numpy(self.counts.copy()),
         )
@@ -275,4 +275,4 @@ class IntegerStatistics:
 
 def vector_length(d: int, num_classes: int) -> int:
     """Return the number of integers that a client masks."""
-    return trapezium_size(d, d) + d * num_classes + num_classes + 1
+    return packed_size(d, d) + d * num_classes + num_classes + 1

@@ -127,7 +127,7 @@ class Group:
 
     def unmask(self) -> NDArray[np.uint64]:
         """Return the sum of the survivors' vectors modulo 2^64."""
-        self.check_enough(self.answers, "answered the last question")
+        self.check_enough(self.answers, "answered the last request")
         weights = lagrange_weights(sorted(self.answers)[: self.threshold])
         for survivor in self.survivors:
             shares = {x: self.answers[x].seed_shares[survivor] for x in weights}

@@ -1,4 +1,4 @@
-"""The mark of a client that has answered the last question of secure aggregation."""
+"""The mark of a client that has answered the last request of secure aggregation."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 
-class AnsweredMark:
+class UnmaskMarker:
     """A file that says: this client has helped to unmask a sum of this run.
 
     A second answer, in another group, could tell the server the difference of two
@@ -47,6 +47,6 @@ class AnsweredMark:
     @property
     def _sentence(self) -> str:
         return (
-            "this client has answered the last question of secure aggregation in "
+            "this client has answered the last request of secure aggregation in "
             "this run, and does so once only"
         )

@@ -39,10 +39,10 @@ def main(grid: Grid, context: Context) -> None:
 
 def _ask(grid: Grid, nodes: Sequence[int], message_type: str) -> int:
     """Return how many of the nodes replied."""
-    questions, waiting, replies = _questions(nodes, message_type), set[str](), 0
+    requests, waiting, replies = _requests(nodes, message_type), set[str](), 0
     while True:
-        while len(waiting) < IN_FLIGHT and (question := next(questions, None)):
-            waiting.update(grid.push_messages([question]))
+        while len(waiting) < IN_FLIGHT and (request := next(requests, None)):
+            waiting.update(grid.push_messages([request]))
         if not waiting:
             return replies
         arrived = list(grid.pull_messages(list(waiting)))
@@ -52,6 +52,6 @@ def _ask(grid: Grid, nodes: Sequence[int], message_type: str) -> int:
             time.sleep(_PAUSE)
 
 
-def _questions(nodes: Sequence[int], message_type: str) -> Iterator[Message]:
+def _requests(nodes: Sequence[int], message_type: str) -> Iterator[Message]:
     for node in nodes:
         yield Message(RecordDict(), dst_node_id=node, message_type=message_type)

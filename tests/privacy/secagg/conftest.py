@@ -14,7 +14,7 @@ from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
-from fed3r_app.privacy.secagg import FeatureGrid
+from fed3r_app.privacy.secagg import FixedPointEncoding
 from fed3r_app.runs.ledger import Ledger
 from fed3r_app.runs.model_file import load_model
 from fed3r_app.runs.snapshots import load_snapshot
@@ -39,18 +39,18 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Exchange:
-    """A question and its reply, None for none."""
+    """A request and its reply, None for none."""
 
     client: int
     kind: str
-    question: RecordDict
+    request: RecordDict
     reply: RecordDict | None
 
 
 class SecureGrid(InlineGrid):
     """Keeps what travels. ``silent(client, kind)`` says whose replies are lost.
 
-    Where it returns ``UNHEARD`` the client never gets the question.
+    Where it returns ``UNHEARD`` the client never gets the request.
     ``before(client, kind, context)`` may look at a client's state, or change it.
     """
 
@@ -77,11 +77,11 @@ class SecureGrid(InlineGrid):
             if lost == UNHEARD:
                 continue
             self._before(client, kind, context)
-            question = RecordDict(dict(message.content.items()))
+            request = RecordDict(dict(message.content.items()))
             reply = self._answer(message)
             seen = None if reply.has_error() or lost else reply.content
             seen = seen and RecordDict(dict(seen.items()))
-            self.exchanges.append(Exchange(client, kind, question, seen))
+            self.exchanges.append(Exchange(client, kind, request, seen))
             yield reply, lost
 
     def of(self, kind, client=None):
@@ -141,7 +141,7 @@ def plain():
 
     def add_up(clients, num_clients, feature_map=None, max_samples=1_000_000):
         feature_map = feature_map or FeatureMap(SIZE * SIZE)
-        grid = FeatureGrid(feature_map, 1.0, max_samples)
+        grid = FixedPointEncoding(feature_map, 1.0, max_samples)
         dataset = load_dataset("digits", "")
         backbone = load_backbone("pixels", "packaged", SIZE)
         rows = split_rows(dataset, "iid", num_clients, 0.1, 0)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
-from fed3r_app.privacy.secagg import FeatureGrid, IntegerStatistics
+from fed3r_app.privacy.secagg import FixedPointEncoding, IntegerStatistics
 from fed3r_app.privacy.secagg.fixed_point import vector_length
 
 C = 4
@@ -23,7 +23,7 @@ def draw(seed, n, d, largest=6.0):
 
 
 def grid(d, largest=6.0, samples=10_000, **options):
-    return FeatureGrid(FeatureMap(d, **options), largest, samples)
+    return FixedPointEncoding(FeatureMap(d, **options), largest, samples)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_rounding_is_to_the_nearest_or_towards_zero():
 
 def test_features_of_a_fixed_norm_never_pass_it_on_the_grid():
     feature_map = FeatureMap(9, rf_dim=20, rf_sigma=2.0, norm=1.0)
-    places = FeatureGrid.choose(feature_map, None, None, 10**6)
+    places = FixedPointEncoding.choose(feature_map, None, None, 10**6)
     assert places.max_feature == 1.0
     rounded = places.round(feature_map(draw(3, 50, 9)[0]))
     assert float(rounded.norm(dim=1).max()) <= 1.0
@@ -94,7 +94,7 @@ def test_features_of_a_fixed_norm_never_pass_it_on_the_grid():
 
 def test_scaling_can_be_undone():
     feature_map = FeatureMap(5, rf_dim=30, rf_sigma=2.0, intercept=True)
-    places = FeatureGrid.choose(feature_map, None, None, 1000)
+    places = FixedPointEncoding.choose(feature_map, None, None, 1000)
     Z, y = draw(1, 250, 5)
     exact = IntegerStatistics.of([(feature_map(Z), y)], C, places).statistics(places)
     back = places.unscaled(places.scaled(exact))
@@ -127,7 +127,7 @@ def test_a_client_with_more_samples_than_all_may_have_is_refused():
 def test_cosines_travel_and_the_server_scales_them():
     D = 30
     feature_map = FeatureMap(5, rf_dim=D, rf_sigma=2.0, intercept=True)
-    places = FeatureGrid(feature_map, 1.0, 1000)
+    places = FixedPointEncoding(feature_map, 1.0, 1000)
     Z, y = draw(1, 40, 5)
     mapped = feature_map(Z)
     integers = IntegerStatistics.of([(mapped, y)], C, places)

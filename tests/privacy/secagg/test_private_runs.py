@@ -16,7 +16,7 @@ from simulation.engines.inline import default_run_config
 DEFAULTS = default_run_config(Path(__file__).parents[3] / "pyproject.toml")
 PRIVATE = {"dp_epsilon": 1.0, "dp_mode": "distributed", "ridge_lambda": "auto"}
 MAP = FeatureMap(64, norm=1.0)
-SIGMA = PrivacyBudget(1.0, 1e-5).shared_sigma()
+SIGMA = PrivacyBudget(1.0, 1e-5).distributed_sigma()
 
 
 def deviation(outcome, exact):
@@ -68,7 +68,7 @@ def test_fewer_survivors_than_the_noise_is_for_are_never_unmasked(run):
 
 
 def test_nobody_is_in_a_second_sum_where_the_first_may_still_be_unmasked(run):
-    """Three of five don't hear the last question; an answer may yet come late."""
+    """Three of five don't hear the last request; an answer may yet come late."""
     unheard = {(client, "query.unmask") for client in (0, 1, 2)}
 
     def silent(client, kind):

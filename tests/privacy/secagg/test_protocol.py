@@ -76,7 +76,7 @@ def test_who_drops_out_at_any_stage_is_made_up_for(stage, gone):
     data = vectors(5)
     session = Session(5, 3, {stage: gone})
     total = session.run(data)
-    # Who is silent at the last question only is in the sum.
+    # Who is silent at the last request only is in the sum.
     summed = [i for i in range(1, 6) if stage == "answer" or i not in gone]
     assert np.array_equal(total, data[[i - 1 for i in summed]].sum(axis=0))
     assert session.group.survivors == set(summed)

@@ -18,12 +18,12 @@ STAGES = ("query.keys", "query.share", "query.masked", "query.unmask")
 
 
 def drop(*whom, kinds):
-    """Lose the replies of some clients to some questions, every time."""
+    """Lose the replies of some clients to some requests, every time."""
     return lambda client, kind: client in whom and kind in kinds
 
 
 def once(whom, kinds, how=True):
-    """Lose the first reply of some clients to some questions, or the question."""
+    """Lose the first reply of some clients to some requests, or the request."""
     left = {(client, kind) for client in whom for kind in kinds}
 
     def silent(client, kind):
@@ -40,7 +40,7 @@ def test_fifty_clients_give_the_plain_classifier_bit_for_bit(run, plain, assert_
     assert_equal(outcome, plain(range(50), 50))
     assert outcome.summary["clients_counted"] == 50
     assert outcome.summary["rounds"] == 1
-    sizes = [len(e.question["secagg"]["members"]) for e in outcome.grid.of(STAGES[1])]
+    sizes = [len(e.request["secagg"]["members"]) for e in outcome.grid.of(STAGES[1])]
     assert sizes == [10] * 50
 
 
@@ -49,7 +49,7 @@ def test_fifty_clients_with_dropouts_at_any_stage(run, plain, assert_equal, stag
     """Of five groups of ten, some lose nobody, some one or two."""
     gone = {3, 11, 17, 29, 42}
     outcome = run(50, drop(*gone, kinds=[stage]), min_clients=40, max_retries=0)
-    # Who is silent at the last question has sent its vector before.
+    # Who is silent at the last request has sent its vector before.
     summed = set(range(50)) - (set() if stage == "query.unmask" else gone)
     assert_equal(outcome, plain(sorted(summed), 50))
     assert outcome.summary["clients_counted"] == len(summed)
@@ -95,18 +95,18 @@ def test_two_attempts_of_a_client_share_no_mask(run):
 
 
 def test_who_answered_in_vain_is_lost_and_said_to_be(run, tmp_path):
-    """Three of five don't hear the last question: the others can't answer again."""
+    """Three of five don't hear the last request: the others can't answer again."""
     unheard = once([0, 1, 2], ["query.unmask"], how="unheard")
     with pytest.raises(
         RunError,
         match=r"3 of 5 clients were counted; missing: 3, 4\. Client 3: lost: it "
-        r"answered the last question, but only 2 of its group of 5 answered",
+        r"answered the last request, but only 2 of its group of 5 answered",
     ):
         run(5, unheard)
     asked = [e.client for e in run.grid.of("query.keys")]
     assert sorted(asked) == [0, 0, 1, 1, 2, 2, 3, 4]  # who is lost is left alone
     ledger = (tmp_path / "runs" / "it" / "ledger.jsonl").read_text()
-    assert ledger.count("lost: it answered the last question") == 2
+    assert ledger.count("lost: it answered the last request") == 2
 
 
 def test_an_answer_that_got_lost_is_not_given_again(run):
@@ -116,20 +116,20 @@ def test_an_answer_that_got_lost_is_not_given_again(run):
     assert {e.client for e in refused} == {0, 1, 2}
 
 
-def test_a_client_answers_the_last_question_once(run):
+def test_a_client_answers_the_last_request_once(run):
     outcome = run(3)
     assert len(outcome.grid.of("query.unmask")) == 3
     context = next(iter(outcome.grid._contexts.values()))
     assert "secagg" not in context.state  # keys are deleted after
     # The mark is on disk, so that a node that starts anew still knows.
     context.state = RecordDict()
-    question = Message(secure.pack_attempt("new"), context.node_id, "query.keys")
-    reply = client_app(question, context)
+    request = Message(secure.pack_attempt("new"), context.node_id, "query.keys")
+    reply = client_app(request, context)
     assert reply.has_error()
     assert "does so once only" in reply.error.reason
 
 
-def test_a_node_that_restarts_between_questions_drops_out(run, plain, assert_equal):
+def test_a_node_that_restarts_between_requests_drops_out(run, plain, assert_equal):
     def forget(client, kind, context):
         if client == 2 and kind == "query.masked":
             context.state.clear()
@@ -156,7 +156,7 @@ def test_the_sums_are_saved_after_each_round_not_after_each_group(run, monkeypat
     assert saved == [20, 40, 50, 50]  # and at the end
 
 
-def test_questions_without_images_load_no_backbone(run, monkeypatch):
+def test_requests_without_images_load_no_backbone(run, monkeypatch):
     loaded = []
 
     def load(*arguments):
@@ -277,7 +277,7 @@ def test_a_hostile_vector_is_noticed_in_the_sum_of_its_group(run):
 
 @pytest.mark.usefixtures("hostile")
 def test_who_is_in_a_sum_that_was_seen_and_refused_is_in_no_other(run, tmp_path):
-    """Three of eight don't hear the last question; five are enough to see the sum."""
+    """Three of eight don't hear the last request; five are enough to see the sum."""
     with pytest.raises(RunError, match="0 of 8 clients were counted"):
         run(8, once([0, 1, 2], ["query.unmask"], how="unheard"))
     assert len(run.grid.of("query.keys")) == 8

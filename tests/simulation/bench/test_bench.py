@@ -9,8 +9,8 @@ from simulation.bench.command import NAMES, find_data, run_benchmark
 from simulation.bench.inputs import (
     FEDERATIONS,
     INATURALIST,
+    describe_inputs,
     load_features,
-    say_what_is_real,
 )
 from simulation.bench.record_sizes import UPLOADS
 from simulation.bench.result import Options, Ratio, Result, Table
@@ -133,9 +133,9 @@ def test_stand_ins_are_named_also_beside_real_files(tmp_path):
     sizes = tmp_path / "client_sizes"
     sizes.mkdir()
     for federation in FEDERATIONS:
-        assert "client sizes are log-normal" in say_what_is_real(tmp_path)
+        assert "client sizes are log-normal" in describe_inputs(tmp_path)
         (sizes / f"{federation.name}.csv").write_text("client,num_images\na,3\n")
-    note = say_what_is_real(tmp_path)
+    note = describe_inputs(tmp_path)
     assert "client sizes are" not in note
     assert "features are drawn" in note
     assert "images are the digits" in note

@@ -81,8 +81,8 @@ class Long:
     title: str
     log: pathlib.Path
 
-    def perform(self, workplace, report):
-        workplace.resources.callback(self.log.with_name("stopped").touch)
+    def run(self, worker_context, report):
+        worker_context.resources.callback(self.log.with_name("stopped").touch)
         self.log.with_name("begun").touch()
         time.sleep(60)
 
