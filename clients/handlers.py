@@ -79,8 +79,8 @@ def temperature(message: Message, context: Context) -> Message:
     """Reply with the loss of a classifier at each of some temperatures."""
     node = Node(context, labels=_labels(message))
     client = _statistics_client(node, read_feature_map(_config(message)))
-    W, _ = unpack_classifier(_arrays(message).to_numpy_ndarrays())
-    losses = client.losses(W, read_temperatures(_config(message)))
+    classifier = unpack_classifier(_arrays(message).to_numpy_ndarrays())
+    losses = client.losses(classifier, read_temperatures(_config(message)))
     return Message(pack_losses(losses), reply_to=message)
 
 

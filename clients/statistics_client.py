@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import torch
 from flwr.client import NumPyClient
 from flwr.common import NDArrays, Scalar
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from clients.local_data import LocalData
-from fed3r_app.core import FeatureMap, FeatureMoments, predict
+from fed3r_app.core import Classifier, FeatureMap, FeatureMoments
 from fed3r_app.wire import StatisticsBuilder, unpack_classifier
 
 # The softmax that the reported loss is of; the paper's temperature for ridge scores.
@@ -52,19 +51,22 @@ class StatisticsClient(NumPyClient):
         self, parameters: NDArrays, config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
         """Return mean cross-entropy, n and the number of correct predictions."""
-        W, present = unpack_classifier(parameters)
+        classifier = unpack_classifier(parameters)
         loss, correct = torch.zeros((), dtype=torch.float64), 0
         for Z, y in self._data.chunks(self._map):  # once: features may take long
-            loss += cross_entropy(Z @ W / _TEMPERATURE, y, reduction="sum")
-            correct += int((predict(Z, W, present) == y).sum())
+            logits = classifier.logits(Z)
+            loss += cross_entropy(logits / _TEMPERATURE, y, reduction="sum")
+            correct += int((classifier.predict(Z) == y).sum())
         mean = float(loss) / max(len(self._data), 1)
         return mean, len(self._data), {"correct": correct}
 
-    def losses(self, W: Tensor, temperatures: Sequence[float]) -> list[float]:
+    def losses(
+        self, classifier: Classifier, temperatures: Sequence[float]
+    ) -> list[float]:
         """Return the sum of the cross-entropies for each of some temperatures."""
         totals = torch.zeros(len(temperatures), dtype=torch.float64)
         for Z, y in self._data.chunks(self._map):
-            logits = Z @ W
+            logits = classifier.logits(Z)
             for index, temperature in enumerate(temperatures):
                 totals[index] += cross_entropy(logits / temperature, y, reduction="sum")
         return [float(total) for total in totals]

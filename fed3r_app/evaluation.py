@@ -1,17 +1,19 @@
-"""The held-out images at the server: features once, then one product an evaluation.
+"""The server's test images: which there are, their features, and evaluations on them.
 
-The images that the server has: a whole data set, or tests beside the nodes' own.
+Features are extracted once; an evaluation is then one product.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fed3r_app.core import FeatureMap, count_correct
+from fed3r_app.core import Classifier, FeatureMap, Metrics
 from fed3r_app.data import LOCAL, DataSet, ImageSet, load_dataset, load_local
 from fed3r_app.data.label_space import LabelSpace
 from fed3r_app.features.backbone import Backbone
@@ -23,7 +25,7 @@ _CHUNK = 4096
 
 
 class EvaluationSet:
-    """Held-out features and labels.
+    """The features and labels of test images.
 
     Parameters
     ----------
@@ -54,15 +56,15 @@ class EvaluationSet:
     def __len__(self) -> int:
         return len(self._labels)
 
-    def accuracy(self, W: Tensor, present: Tensor) -> float:
-        """Return the share of images whose class W (d, C) predicts."""
-        W, present = W.to(self._device), present.to(self._device)
-        correct = 0
-        for start in range(0, len(self), _CHUNK):
-            part = slice(start, start + _CHUNK)
-            Z, y = self._features[part], self._labels[part]
-            correct += count_correct(Z, y, W, present)
-        return correct / len(self)
+    def evaluate(self, classifier: Classifier) -> Metrics:
+        """Return what a classifier gets right on these images."""
+        classifier = classifier.to(self._device)
+        parts = zip(
+            self._features.split(_CHUNK),  # type: ignore[no-untyped-call]
+            self._labels.split(_CHUNK),  # type: ignore[no-untyped-call]
+            strict=True,
+        )
+        return reduce(add, (Metrics.of(classifier.scores(Z), y) for Z, y in parts))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,30 +1,36 @@
-"""Flower strategies: what the server does with the clients' replies."""
+"""Flower strategies: what the server does with the clients' replies.
 
+Requests, replies, sampling and aggregation live here; the mathematics is ``core``'s and
+what is written to disk ``runs``'s. May ask everything below ``fed3r_app.server``.
+"""
+
+from strategies.accumulator import Accumulator
 from strategies.client_evaluation import evaluate_on_clients
 from strategies.discovery import ClientDiscovery, ClientRegistry, natural_key
-from strategies.fed3r import Fed3R
-from strategies.fedncm import FedNCM
-from strategies.messaging import IN_FLIGHT, printable, stream_replies
+from strategies.fed3r import Fed3R, FedNCM, Journal
+from strategies.messaging import IN_FLIGHT, Traffic, printable, stream_replies
 from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
-from strategies.release import Release
 from strategies.sampling import CohortSampler
 from strategies.scaffold import Scaffold
-from strategies.secagg import SecureAggregation, SecureFedNCM
+from strategies.secagg import SecureAggregation
 from strategies.secagg_sampling import GroupSampler
+from strategies.solver import HeadSolver
 from strategies.training_rounds import TrainedRound, TrainingRounds
 
 __all__ = [
     "IN_FLIGHT",
+    "Accumulator",
     "ClientDiscovery",
     "ClientRegistry",
     "CohortSampler",
     "Fed3R",
     "FedNCM",
     "GroupSampler",
-    "Release",
+    "HeadSolver",
+    "Journal",
     "Scaffold",
     "SecureAggregation",
-    "SecureFedNCM",
+    "Traffic",
     "TrainedRound",
     "TrainingRounds",
     "evaluate_on_clients",

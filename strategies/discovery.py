@@ -68,11 +68,14 @@ class ClientRegistry:
         return IN_FLIGHT if self.num_partitions else max(len(self.nodes), IN_FLIGHT)
 
     def client_of(self, node: int) -> str | None:
-        """Return who is at a node, by a search: ask for few."""
+        """Return the client of a node.
+
+        Linear in the number of clients: do not call per message.
+        """
         return next((c for c, known in self.nodes.items() if known == node), None)
 
     def add(self, node: int, hello: Hello) -> None:
-        """Note a client and its node; what it told before is not told again."""
+        """Register a client and its node; its moments are added once."""
         client = hello.client_id
         if hello.moments is not None and client not in self.nodes:
             known = self.moments
@@ -101,7 +104,7 @@ class ClientRegistry:
 
 
 class ClientDiscovery:
-    """Greets the nodes a run begins with, and those that come later.
+    """Says hello to the nodes a run begins with, and to those that come later.
 
     Parameters
     ----------
@@ -114,14 +117,14 @@ class ClientDiscovery:
     strict : bool
         Whether a node that can't take part ends the run before it begins.
     in_flight : int
-        How many nodes may be greeted at the same time.
+        How many nodes may be asked at the same time.
     progress : callable
-        Called with the number of clients met and expected.
+        Called with the number of clients found and expected.
 
     Attributes
     ----------
     registry : ClientRegistry
-        Everybody met so far.
+        All clients found so far.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class ClientDiscovery:
         max_retries: int = 0,
         strict: bool = True,
         in_flight: int = IN_FLIGHT,
-        progress: Callable[[int, int], None] = lambda met, expected: None,
+        progress: Callable[[int, int], None] = lambda found, expected: None,
     ) -> None:
         self.registry = ClientRegistry()
         self._grid = grid
@@ -141,7 +144,7 @@ class ClientDiscovery:
         self._strict = strict
         self._in_flight = in_flight
         self._progress = progress
-        self._greeted: set[int] = set()
+        self._asked: set[int] = set()
         self._awaited: set[int] = set()
         self._failures: Counter[int] = Counter()
         # A second node under a client's name, until it is known if the first is gone.
@@ -168,7 +171,7 @@ class ClientDiscovery:
 
         for node, hello in self._hellos(enough, with_moments):
             expected = expected or hello.num_partitions
-            self._introduce(node, hello)
+            self._register(node, hello)
             self._progress(len(registry.nodes), expected)
         heard = len(registry.nodes) + len(registry.refused)
         if not 0 < heard >= expected and not (self._strict and registry.refused):
@@ -178,14 +181,14 @@ class ClientDiscovery:
             raise RunError(next(iter(registry.refused.values())))
         registry.sort()
 
-    def welcome_newcomers(self) -> list[str]:
+    def admit_newcomers(self) -> list[str]:
         """Return the clients that have come since, or have come back as another node.
 
         Whoever can't take part is left out with a warning.
         """
         before = dict(self.registry.nodes)
         for node, hello in self._hellos(lambda: self._settled):
-            self._introduce(node, hello)
+            self._register(node, hello)
         self._refuse_silent()
         self.registry.sort()
         return [c for c, node in self.registry.nodes.items() if before.get(c) != node]
@@ -198,22 +201,22 @@ class ClientDiscovery:
         self, enough: Callable[[], bool], with_moments: bool = False
     ) -> Iterator[tuple[int, Hello]]:
         """Yield who says hello, and note who can't, until it is enough."""
-        greetings = self._greetings(enough, with_moments)
+        greetings = self._hello_requests(enough, with_moments)
         for reply in stream_replies(
             self._grid, greetings, timeout=self._timeout, in_flight=self._in_flight
         ):
             node = reply.metadata.src_node_id
             self._awaited.discard(node)
             if reply.has_error():
-                self._note_failure(node, reply.error.reason)
+                self._record_failure(node, reply.error.reason)
                 continue
             self.registry.upload_bytes += count_bytes(reply.content)
             try:
                 yield node, read_hello(reply.content)
             except RecordError as error:
-                self._note_failure(node, str(error))
+                self._record_failure(node, str(error))
 
-    def _greetings(
+    def _hello_requests(
         self, enough: Callable[[], bool], with_moments: bool
     ) -> Iterator[Message | None]:
         """Yield a request for every new node, None while there is none."""
@@ -222,21 +225,21 @@ class ClientDiscovery:
             connected = set(self._grid.get_node_ids())
             self._awaited &= connected
             self._replace_gone(connected)
-            new = connected - self._greeted
+            new = connected - self._asked
             for node in sorted(new):
-                yield self._greet(node, with_moments)
+                yield self._request_hello(node, with_moments)
             if not new and enough():
                 return
             yield None
 
-    def _greet(self, node: int, with_moments: bool) -> Message:
-        self._greeted.add(node)
+    def _request_hello(self, node: int, with_moments: bool) -> Message:
+        self._asked.add(node)
         self._awaited.add(node)
         content = RecordDict({"config": ConfigRecord({"moments": with_moments})})
         self.registry.download_bytes += count_bytes(content)
         return Message(content, dst_node_id=node, message_type=HELLO)
 
-    def _introduce(self, node: int, hello: Hello) -> None:
+    def _register(self, node: int, hello: Hello) -> None:
         """Take a client in, unless another node has its name or it splits otherwise."""
         client, parts = hello.client_id, self.registry.num_partitions
         if parts and hello.num_partitions != parts:
@@ -256,7 +259,7 @@ class ClientDiscovery:
                 )
         else:  # started anew, perhaps: is the first still there?
             self._rivals[client] = (node, hello)
-            self._greeted.discard(known)
+            self._asked.discard(known)
 
     def _replace_gone(self, connected: set[int]) -> None:
         """Let a node that was started anew stand for its client."""
@@ -265,7 +268,7 @@ class ClientDiscovery:
                 del self._rivals[client]
                 self.registry.add(*rival)
 
-    def _note_failure(self, node: int, reason: str | None) -> None:
+    def _record_failure(self, node: int, reason: str | None) -> None:
         for client in list(self._rivals):
             if self.registry.nodes[client] == node:
                 self.registry.add(*self._rivals.pop(client))
@@ -275,7 +278,7 @@ class ClientDiscovery:
             sentence = f"A client failed in the first exchange: {reason}"
             self.registry.refuse(f"node {node}", sentence)
         else:
-            self._greeted.discard(node)
+            self._asked.discard(node)
 
     def _refuse_silent(self) -> None:
         for node in self._awaited:

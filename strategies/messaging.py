@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
@@ -19,6 +20,22 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE, _IDLE_PAUSE = 0.02, 1.0, 0.2
 # long, which Flower's simulation would be slower for, and hours are not waited busily.
 _PAUSE_SHARE = 0.05
 _END = object()
+
+
+@dataclass
+class Traffic:
+    """Bytes of the replies and of the requests so far."""
+
+    up: int = 0
+    down: int = 0
+
+    def copy(self) -> Traffic:
+        """Return the counts of this moment."""
+        return replace(self)
+
+    def since(self, earlier: Traffic) -> tuple[int, int]:
+        """Return the bytes up and down since an earlier moment."""
+        return self.up - earlier.up, self.down - earlier.down
 
 
 def stream_replies(
@@ -98,6 +115,6 @@ def _attributed_to_asked_node(reply: Message, request: Message) -> Message:
 
 
 def printable(words: str | None) -> str:
-    """Return a peer's words for the log: on one line, and no novel."""
+    """Return a peer's words for the log: one line, at most 500 characters."""
     line = "".join(c if c.isprintable() else " " for c in words or "").strip()
     return line[:_LONGEST_REASON] or "no reason given"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from logging import INFO, WARNING
-from typing import Any, Protocol
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -15,7 +15,6 @@ from fed3r_app.core import RidgeStatistics, check_contribution
 from fed3r_app.errors import RunError
 from fed3r_app.privacy.release import round_counts
 from fed3r_app.privacy.secagg import (
-    FixedPointEncoding,
     Group,
     GroupFailed,
     IntegerStatistics,
@@ -26,11 +25,10 @@ from fed3r_app.progress import Progress
 from fed3r_app.runs.ledger import ACCEPTED, FAILED, LedgerEntry
 from fed3r_app.wire import count_bytes
 from fed3r_app.wire import secagg as records
+from strategies.accumulator import Accumulator
 from strategies.discovery import ClientRegistry
 from strategies.fed3r import Fed3R
-from strategies.fedncm import FedNCM
 from strategies.messaging import printable, stream_replies
-from strategies.release import Release
 from strategies.secagg_sampling import GroupSampler
 
 
@@ -104,13 +102,6 @@ _STAGES = (
 )
 
 
-class DistributedNoise(Release, Protocol):
-    """Makes sums valid again to which the clients have added noise."""
-
-    def count_group(self, survivors: int, threshold: int) -> None:
-        """Note a group's sum: so many shares of noise, so many of them enough."""
-
-
 class SecureAggregation(Fed3R):
     """Fed3R whose round is four exchanges with groups of clients.
 
@@ -124,15 +115,11 @@ class SecureAggregation(Fed3R):
     registry : ClientRegistry
         The clients and their nodes.
     sampler : GroupSampler
-        Which clients form a group when.
-    start : RidgeStatistics
-        What was counted before, before scaling.
-    grid : FixedPointEncoding
-        How features become integers.
+        Samples the groups of each round.
+    accumulator : Accumulator
+        The sum, before scaling, with the encoding of features as integers.
     threshold_share : float
         Share of a group that must stay to the end.
-    release : DistributedNoise or None
-        Knows of the noise that the clients have added.
     options
         See ``Fed3R``.
     """
@@ -143,21 +130,15 @@ class SecureAggregation(Fed3R):
         self,
         registry: ClientRegistry,
         sampler: GroupSampler,
-        start: RidgeStatistics,
+        accumulator: Accumulator,
         *,
-        grid: FixedPointEncoding,
         threshold_share: float,
-        release: DistributedNoise | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(registry, sampler, start, release=release, **options)
-        self._distributed_noise = release
-        self._grid = grid
+        super().__init__(registry, sampler, accumulator, **options)
+        assert accumulator.encoding is not None
+        self._encoding = accumulator.encoding
         self._threshold_share = threshold_share
-
-    def statistics(self) -> RidgeStatistics:
-        """Return the sum so far; random features were sent as plain cosines."""
-        return self._grid.scaled(super().statistics())
 
     def train_round(
         self,
@@ -167,7 +148,7 @@ class SecureAggregation(Fed3R):
         grid: Grid,
         timeout: float,
     ) -> MetricRecord:
-        """Ask the round's groups the four requests; return what came."""
+        """Ask the round's groups the four requests; return the round's metrics."""
         self._cohort = self.sampler.draw()
         groups = [self._new_group(clients) for clients in self.sampler.groups]
         sizes = ", ".join(str(len(group.clients)) for group in groups)
@@ -182,7 +163,7 @@ class SecureAggregation(Fed3R):
 
     def _new_group(self, clients: list[str]) -> Group:
         threshold = group_threshold(len(clients), self._threshold_share)
-        return Group(clients, threshold, vector_length(*self._space))
+        return Group(clients, threshold, vector_length(*self.accumulator.space))
 
     def _ask(
         self,
@@ -218,14 +199,14 @@ class SecureAggregation(Fed3R):
     ) -> Iterator[Message]:
         for node, (group, i) in members.items():
             content = stage.request(group, i, config)
-            self.download_bytes += count_bytes(content)
+            self.traffic.down += count_bytes(content)
             yield Message(content, dst_node_id=node, message_type=stage.message_type)
 
     def _take(self, stage: _Stage, group: Group, i: int, reply: Message) -> None:
         if reply.has_error():
             self._drop(group.clients[i], printable(reply.error.reason))
             return
-        self.upload_bytes += count_bytes(reply.content)
+        self.traffic.up += count_bytes(reply.content)
         try:
             stage.take(group, i, reply.content)
         except ValueError as error:
@@ -243,7 +224,7 @@ class SecureAggregation(Fed3R):
         except GroupFailed as failure:
             faithful = set(stage.done(group)) - group.answers.keys()
             # Late answers could unmask this sum yet: whoever adds noise is in one.
-            in_doubt = self._distributed_noise and stage is _STAGES[-1]
+            in_doubt = self.accumulator.noise and stage is _STAGES[-1]
             lost = group.survivors if in_doubt else group.answers
             self._abandon(group, str(failure), lost=lost, excused=faithful)
             return False
@@ -259,35 +240,35 @@ class SecureAggregation(Fed3R):
             self._abandon(group, reason, lost=group.survivors)
             return
         # A noisy n proves nothing, and the budget is spent.
-        exact = self._distributed_noise is None
-        if exact and self._sum.n + stats.n > self._grid.max_samples:
+        exact = self.accumulator.noise is None
+        if exact and self.accumulator.n + stats.n > self._encoding.max_samples:
             raise RunError(
                 "secagg-max-samples must be at least the number of all clients' "
-                f"images, {self._sum.n + stats.n} so far, got "
-                f"{self._grid.max_samples}: larger sums may be rounded."
+                f"images, {self.accumulator.n + stats.n} so far, got "
+                f"{self._encoding.max_samples}: larger sums may be rounded."
             )
         # No digest and no number of images: of a client only its group is known.
         what = f"group of {len(group.survivors)}"
         clients = [group.clients[i] for i in sorted(group.survivors)]
         for client in clients:
-            self._note(LedgerEntry(client, ACCEPTED, what))
-        with self.changing_sum():
-            if self._distributed_noise:
-                self._distributed_noise.count_group(len(clients), group.threshold)
-            self._sum.add(stats)
-            for client in clients:
-                self.contributions[client] = what
-                self.sampler.count(client)
+            self._record(LedgerEntry(client, ACCEPTED, what))
+        self.accumulator.add(stats, dict.fromkeys(clients, what), group.threshold)
+        for client in clients:
+            self.sampler.count(client)
 
     def _unmask(self, group: Group) -> RidgeStatistics:
         """Return the exact statistics of a group's survivors, or with their noise."""
-        integers = IntegerStatistics.from_vector(group.unmask(), *self._space)
-        if self._distributed_noise:  # with noise in them, sums contradict themselves
-            return round_counts(integers, self._grid.bits).statistics(self._grid)
+        integers = IntegerStatistics.from_vector(
+            group.unmask(), *self.accumulator.space
+        )
+        if self.accumulator.noise:  # with noise in them, sums contradict themselves
+            return round_counts(integers, self._encoding.bits).statistics(
+                self._encoding
+            )
         # What can be said of a sum: nobody's own part is known.
-        integers.check_within(self._grid)
-        stats = integers.statistics(self._grid)
-        check_contribution(self._grid.scaled(stats), self._limits)
+        integers.check_within(self._encoding)
+        stats = integers.statistics(self._encoding)
+        check_contribution(self._encoding.scaled(stats), self.accumulator.limits)
         return stats
 
     def _abandon(
@@ -308,7 +289,3 @@ class SecureAggregation(Fed3R):
             self.sampler.give_up(group.clients[i], said)
         for i in excused:
             self.sampler.refund_attempt(group.clients[i], reason)
-
-
-class SecureFedNCM(SecureAggregation, FedNCM):
-    """FedNCM from the sums over groups of clients."""

@@ -8,30 +8,33 @@ are averaged apart, and a round without a valid reply is an error.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from logging import WARNING
-from typing import Any
+from typing import cast
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
-from flwr.supercore.run import Run
-from numpy.typing import NDArray
 
 from fed3r_app.errors import RunError
-from fed3r_app.wire import FIXED, RUNNING, RecordError, count_bytes, read_array
+from fed3r_app.wire import FIXED, RUNNING, count_bytes
 from strategies.discovery import ClientRegistry
 from strategies.messaging import printable, stream_replies
-
-# record -> array -> dtype and shape
-Layout = dict[str, dict[str, tuple[str, tuple[int, ...]]]]
-Named = dict[str, dict[str, NDArray[Any]]]
-_METRICS, _NUM_EXAMPLES, _LOSS = "metrics", "num-examples", "train-loss"
+from strategies.reply_checks import (
+    LOSS,
+    METRICS,
+    NUM_EXAMPLES,
+    Layout,
+    expected_layout,
+    find_problem,
+    keep_averaged_metrics,
+    num_examples,
+    read_number,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,7 @@ class TrainedRound:
 
 
 class TrainingRounds:
-    """Runs rounds of an optimiser on seeded sampler of the clients.
+    """Runs rounds of an optimiser on seeded cohorts of the clients.
 
     Parameters
     ----------
@@ -77,8 +80,8 @@ class TrainingRounds:
         fixed: ArrayRecord | None = None,
     ) -> None:
         self.optimizer = optimizer
-        self._roster = registry
-        self._clients = clients
+        self._registry = registry
+        self.clients = clients
         self._per_round = min(per_round or len(clients), len(clients))
         self._seed = seed
         self._fixed = fixed
@@ -89,7 +92,7 @@ class TrainingRounds:
     def cohort(self, number: int) -> list[str]:
         """Return the clients of a round."""
         random = np.random.default_rng([self._seed, number])
-        size, clients = self._per_round, self._clients
+        size, clients = self._per_round, self.clients
         drawn = random.choice(len(clients), size, replace=False)
         return [clients[i] for i in sorted(drawn)]
 
@@ -107,17 +110,17 @@ class TrainingRounds:
         nodes = self._nodes_of(cohort)
         if not nodes:
             raise self._all_failed(number, cohort)
-        offered = _CohortGrid(grid, list(nodes))
+        offered = cast(Grid, _CohortGrid(list(nodes)))
         # Flower writes the round's number into the config it is given.
         config = ConfigRecord(dict(config.items()))
         messages = self.optimizer.configure_train(number, arrays, config, offered)
         messages = [self._complete(message, running) for message in messages]
         down = sum(count_bytes(message.content) for message in messages)
-        at_once = self._roster.in_flight
+        at_once = self._registry.in_flight
         replies = list(
             stream_replies(grid, messages, timeout=timeout, in_flight=at_once)
         )
-        good, up = self._sort_out(replies, nodes, _to_come_back(messages[0]))
+        good, up = self._valid_replies(replies, nodes, expected_layout(messages[0]))
         if not good:
             raise self._all_failed(number, cohort)
         # Flower's mean of the rest; ours of the running statistics is Flower's too.
@@ -127,16 +130,16 @@ class TrainingRounds:
         return TrainedRound(
             arrays=trained,
             running=averaged,
-            loss=_number(metrics, _LOSS),
+            loss=read_number(metrics, LOSS),
             clients=len(good),
-            num_samples=sum(_num_examples(reply) for reply in good),
+            num_samples=sum(num_examples(reply) for reply in good),
             upload_bytes=up,
             download_bytes=down,
         )
 
     def _nodes_of(self, cohort: Sequence[str]) -> dict[int, str]:
         """Return the clients of a round by their nodes; who is gone has failed."""
-        known = self._roster.nodes
+        known = self._registry.nodes
         for client in cohort:
             if client not in known:
                 self._fail(client, "not connected")
@@ -160,7 +163,7 @@ class TrainingRounds:
             content, dst_node_id=node, message_type=message.metadata.message_type
         )
 
-    def _sort_out(
+    def _valid_replies(
         self, replies: Iterable[Message], nodes: dict[int, str], expected: Layout
     ) -> tuple[list[Message], int]:
         """Return the valid replies in the order of the clients, and all bytes."""
@@ -176,20 +179,20 @@ class TrainingRounds:
                 continue
             up += count_bytes(reply.content)
             self._have_fixed.add(node)
-            if problem := _problem(reply, expected):
+            if problem := find_problem(reply, expected):
                 self._fail(nodes[node], problem)
             else:
                 good[node] = reply
-                self._note_lost_state(node, nodes[node], reply)
-                _drop_other_metrics(reply)
+                self._warn_of_lost_state(node, nodes[node], reply)
+                keep_averaged_metrics(reply)
         for node, client in nodes.items():
             if node not in good and client not in self._failures:
                 self._fail(client, "no reply")
         # The order of arrival must not show in the sums.
         return [good[node] for node in nodes if node in good], up
 
-    def _note_lost_state(self, node: int, client: str, reply: Message) -> None:
-        fresh = reply.content.metric_records[_METRICS].get("fresh-control")
+    def _warn_of_lost_state(self, node: int, client: str, reply: Message) -> None:
+        fresh = reply.content.metric_records[METRICS].get("fresh-control")
         if fresh and node in self._have_trained:
             log(WARNING, "Client %s lost its control variate: zero again", client)
         self._have_trained.add(node)
@@ -199,52 +202,15 @@ class TrainingRounds:
         log(WARNING, "Client %s failed: %s", client, self._failures[client])
 
 
-class _CohortGrid(Grid):
-    """A Grid that offers some of the nodes; all else is the real one's."""
+class _CohortGrid:
+    """Offers a round's nodes to Flower's strategies, which ask a Grid for no more."""
 
-    def __init__(self, grid: Grid, nodes: Sequence[int]) -> None:
-        self._grid = grid
+    def __init__(self, nodes: Sequence[int]) -> None:
         self._nodes = nodes
 
     def get_node_ids(self) -> Iterable[int]:
         """Return this round's nodes."""
         return self._nodes
-
-    def set_run(self, run: Run) -> None:
-        """Set the run."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """The run."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Return a new message."""
-        return self._grid.create_message(
-            content, message_type, dst_node_id, group_id, ttl
-        )
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Push messages."""
-        return self._grid.push_messages(messages)
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Pull replies."""
-        return self._grid.pull_messages(message_ids)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Push messages and pull their replies."""
-        return self._grid.send_and_receive(messages, timeout=timeout)
 
 
 def _average_running(replies: Sequence[Message]) -> ArrayRecord | None:
@@ -252,78 +218,8 @@ def _average_running(replies: Sequence[Message]) -> ArrayRecord | None:
     contents = []
     for reply in replies:
         if RUNNING in reply.content:
-            metrics = reply.content.metric_records[_METRICS]
+            metrics = reply.content.metric_records[METRICS]
             taken = reply.content.array_records[RUNNING]
             del reply.content[RUNNING]
-            contents.append(RecordDict({RUNNING: taken, _METRICS: metrics}))
-    return aggregate_arrayrecords(contents, _NUM_EXAMPLES) if contents else None
-
-
-def _to_come_back(request: Message) -> Layout:
-    """Return the layout of what a request holds and its reply must hold too."""
-    records = request.content.array_records.items()
-    return _layout(_read({key: record for key, record in records if key != FIXED}))
-
-
-def _problem(reply: Message, expected: Layout) -> str | None:
-    """Return why a reply can't be averaged in, else None."""
-    arrays, metrics = reply.content.array_records, reply.content.metric_records
-    if "arrays" not in arrays or set(metrics) != {_METRICS}:
-        return "its reply has no arrays or no metrics"
-    return _metrics_problem(metrics[_METRICS]) or _arrays_problem(arrays, expected)
-
-
-def _metrics_problem(metrics: MetricRecord) -> str | None:
-    count, loss = metrics.get(_NUM_EXAMPLES), metrics.get(_LOSS)
-    if type(count) is not int or count < 0:
-        return f"its {_NUM_EXAMPLES} must be a whole number >= 0, got {count!r}"
-    if not count:
-        return "it has no images"
-    if type(loss) not in (int, float) or not math.isfinite(_number(metrics, _LOSS)):
-        return f"its {_LOSS} must be a finite number, got {loss!r}"
-    return None
-
-
-def _arrays_problem(records: Mapping[str, ArrayRecord], expected: Layout) -> str | None:
-    try:
-        arrays = _read(records)
-    except RecordError as error:
-        return str(error)
-    if _layout(arrays) != expected:
-        return "its arrays are not those it was sent"
-    for named in arrays.values():
-        for name, array in named.items():
-            if not np.isfinite(array).all():
-                return f"its {name} is not finite"
-    return None
-
-
-def _read(records: Mapping[str, ArrayRecord]) -> Named:
-    return {
-        key: {name: read_array(record, name) for name in record}
-        for key, record in records.items()
-    }
-
-
-def _layout(arrays: Named) -> Layout:
-    # Of the data itself: what a reply says about it may be wrong.
-    return {
-        key: {name: (array.dtype.str, array.shape) for name, array in named.items()}
-        for key, named in arrays.items()
-    }
-
-
-def _drop_other_metrics(reply: Message) -> None:
-    """Keep the metrics that are averaged: Flower wants the same from everybody."""
-    metrics = reply.content.metric_records[_METRICS]
-    kept = {key: metrics[key] for key in (_NUM_EXAMPLES, _LOSS)}
-    reply.content[_METRICS] = MetricRecord(kept)
-
-
-def _num_examples(reply: Message) -> int:
-    metrics = reply.content.metric_records[_METRICS]
-    return int(_number(metrics, _NUM_EXAMPLES))
-
-
-def _number(metrics: MetricRecord, key: str) -> float:
-    return float(metrics[key])  # type: ignore[arg-type]
+            contents.append(RecordDict({RUNNING: taken, METRICS: metrics}))
+    return aggregate_arrayrecords(contents, NUM_EXAMPLES) if contents else None

@@ -103,9 +103,9 @@ def solve(directory: RunDirectory, ridge_lambda: str, output: Path | None) -> in
         return 0
     if model.ridge_lambda is not None:
         print(f"lambda    {model.ridge_lambda:.4g}")
-    accuracy = run.accuracy(model)
+    metrics = run.evaluate(model)
     known = "not known: no test images here"
-    print(f"accuracy  {known if accuracy is None else format_percent(accuracy)}")
+    print(f"accuracy  {format_percent(metrics.accuracy) if metrics else known}")
     print(f"Model     {output or directory.model_path}")
     return 0
 

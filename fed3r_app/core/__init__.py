@@ -25,10 +25,21 @@ if TYPE_CHECKING:
     from fed3r_app.core.factors import FactorBuilder, StatisticsFactor
     from fed3r_app.core.feature_map import FeatureMap, Limits
     from fed3r_app.core.gcv import select_lambda
-    from fed3r_app.core.heads import class_means, count_correct, predict, solve_ridge
+    from fed3r_app.core.heads import (
+        HEADS,
+        Classifier,
+        Head,
+        HeadOptions,
+        class_means,
+        count_correct,
+        predict,
+        solve_head,
+        solve_ridge,
+    )
+    from fed3r_app.core.metrics import METRICS, Metrics
     from fed3r_app.core.random_features import FeatureMoments, RandomFeatures
     from fed3r_app.core.running_sum import RunningSum
-    from fed3r_app.core.statistics import RidgeStatistics
+    from fed3r_app.core.statistics import Contribution, RidgeStatistics
 
 # Imported when asked for: a module here that needs no torch starts without it.
 _HOMES = {
@@ -36,19 +47,29 @@ _HOMES = {
     "factors": "FactorBuilder StatisticsFactor",
     "feature_map": "FeatureMap Limits",
     "gcv": "select_lambda",
-    "heads": "class_means count_correct predict solve_ridge",
+    "heads": (
+        "HEADS Classifier Head HeadOptions class_means count_correct predict solve_head solve_ridge"
+    ),
+    "metrics": "METRICS Metrics",
     "random_features": "FeatureMoments RandomFeatures",
     "running_sum": "RunningSum",
-    "statistics": "RidgeStatistics",
+    "statistics": "Contribution RidgeStatistics",
 }
 _MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
+    "HEADS",
+    "METRICS",
+    "Classifier",
+    "Contribution",
     "FactorBuilder",
     "FeatureMap",
     "FeatureMoments",
+    "Head",
+    "HeadOptions",
     "InconsistentStatistics",
     "Limits",
+    "Metrics",
     "RandomFeatures",
     "RidgeStatistics",
     "RunningSum",
@@ -58,6 +79,7 @@ __all__ = [
     "count_correct",
     "predict",
     "select_lambda",
+    "solve_head",
     "solve_ridge",
 ]
 

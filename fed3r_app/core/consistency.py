@@ -24,16 +24,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fed3r_app.core.factors import StatisticsFactor
 from fed3r_app.core.feature_map import Limits
-from fed3r_app.core.statistics import RidgeStatistics
+from fed3r_app.core.statistics import Contribution
 
-Contribution = StatisticsFactor | RidgeStatistics
 _EPS = torch.finfo(torch.float64).eps
-
-
 # Operations that take well under half a second on one core.
 _AFFORDABLE = 4e9
+# Up to so many rows one thread is faster: to wake others takes longer than the work.
 _FEW_ROWS = 64
 
 
@@ -48,7 +45,7 @@ def check_contribution(
 
     Parameters
     ----------
-    contribution : StatisticsFactor or RidgeStatistics
+    contribution : Contribution
         Finite, of matching shapes, counts >= 0; on the CPU.
     limits : Limits
         What is known of the samples.
@@ -72,10 +69,10 @@ def check_contribution(
             _check_trace(sums, n, limits.norm)
         if limits.low is not None and limits.high is not None:
             _check_range(sums, n, limits.low, limits.high)
-        if isinstance(contribution, StatisticsFactor):
-            _check_factor(contribution, sums.slack)
-        else:
-            _check_matrix(contribution, sums, limits)
+        if limits.low is not None and bool((limits.low >= 0).all()):
+            _check_products(contribution)
+        M, size = contribution.scatter(_affordable_features)
+        _check_semidefinite(M, sums.slack * size)
 
 
 @contextmanager
@@ -84,8 +81,7 @@ def _one_thread_if_small(contribution: Contribution) -> Iterator[None]:
 
     The number of threads is the process's: not for several callers at once.
     """
-    rows = contribution.R if isinstance(contribution, StatisticsFactor) else None
-    if rows is None or len(rows) > _FEW_ROWS:
+    if contribution.num_rows > _FEW_ROWS:
         yield
         return
     before = torch.get_num_threads()
@@ -114,14 +110,8 @@ class _Sums:
 
     @classmethod
     def of(cls, contribution: Contribution, dtype: torch.dtype) -> _Sums:
-        if isinstance(contribution, StatisticsFactor):
-            R, counts = contribution.R, contribution.counts.to(torch.float64)
-            diagonal, b_transposed = (R * R).sum(dim=0), contribution.class_sums
-        else:
-            present = contribution.counts > 0
-            diagonal = contribution.A.diagonal()
-            b_transposed = contribution.b.T[present]
-            counts = contribution.counts[present].to(torch.float64)
+        counts = contribution.class_counts.to(torch.float64)
+        diagonal, b_transposed = contribution.diagonal, contribution.class_sums
         n, kind = contribution.n, torch.finfo(dtype)
         means = b_transposed / counts[:, None]
         # What is smaller than the smallest normal number is rounded by more than u.
@@ -189,28 +179,13 @@ def _check_range(sums: _Sums, n: int, low: Tensor, high: Tensor) -> None:
         )
 
 
-def _check_factor(factor: StatisticsFactor, slack: float) -> None:
-    """Check M = R'(I - XX')R >= 0, X = S diag(n_c)^-1/2: X must have norm <= 1."""
-    X = factor.S / factor.counts.to(torch.float64).sqrt()
-    gram = X @ X.T if X.shape[0] < X.shape[1] else X.T @ X
-    _check_semidefinite(torch.eye(len(gram), dtype=gram.dtype) - gram, slack)
-
-
-def _check_matrix(stats: RidgeStatistics, sums: _Sums, limits: Limits) -> None:
-    """Check M >= 0 on all features, or on as many, drawn at random, as is cheap."""
-    # Products of features >= 0 add up to no less, rounded or not.
-    if limits.low is not None and bool((limits.low >= 0).all()) and len(stats.A):
-        least = float(stats.A.min())
-        if least < 0:
-            raise InconsistentStatistics(
-                f"A must be >= 0, as features >= 0 have it, got {least:.6g}."
-            )
-    chosen = _affordable_features(stats.d, len(sums.counts))
-    A = stats.A if chosen is None else stats.A[chosen][:, chosen]
-    means = sums.means if chosen is None else sums.means[:, chosen]
-    X = means * sums.counts.sqrt()[:, None]
-    trace = float(A.diagonal().sum())
-    _check_semidefinite(A - X.T @ X, sums.slack * trace)
+def _check_products(contribution: Contribution) -> None:
+    """Check A >= 0: products of features >= 0 add up to no less, rounded or not."""
+    least = contribution.least_entry()
+    if least is not None and least < 0:
+        raise InconsistentStatistics(
+            f"A must be >= 0, as features >= 0 have it, got {least:.6g}."
+        )
 
 
 def _affordable_features(d: int, num_present: int) -> Tensor | None:

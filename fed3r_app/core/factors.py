@@ -7,6 +7,7 @@ feature rows inside R when a leading column is zero or dependent on others.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 
@@ -16,7 +17,13 @@ import torch
 from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
-from fed3r_app.core.statistics import RidgeStatistics, check_samples, mirror_upper
+from fed3r_app.core.statistics import (
+    ChooseFeatures,
+    RidgeStatistics,
+    Total,
+    check_samples,
+    mirror_upper,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,6 +62,21 @@ class StatisticsFactor:
         """Number of samples."""
         return int(self.counts.sum())
 
+    @property
+    def class_counts(self) -> Tensor:
+        """Samples of the classes present (C_k,)."""
+        return self.counts
+
+    @property
+    def diagonal(self) -> Tensor:
+        """Diagonal of A = R'R, (d,)."""
+        return (self.R * self.R).sum(dim=0)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of R."""
+        return len(self.R)
+
     @cached_property
     def class_sums(self) -> Tensor:
         """The sums of the classes present, S'R = b[:, classes]', (C_k, d).
@@ -70,6 +92,27 @@ class StatisticsFactor:
         stats.b[:, self.classes] = self.class_sums.T
         stats.counts[self.classes] = self.counts
         return stats
+
+    def add_to(self, total: Total) -> None:
+        """Add this factor's statistics to a total, row by row."""
+        total.add_rows(self.R, self.classes, self.class_sums, self.counts)
+
+    def relabelled(self, moved: Mapping[int, int], num_classes: int) -> RidgeStatistics:
+        """Return A, b and counts with class c as class moved[c]."""
+        return self.statistics().relabelled(moved, num_classes)
+
+    def least_entry(self) -> float | None:
+        """Return None: the rows are what travelled, and A = R'R follows from them."""
+        return None
+
+    def scatter(self, choose: ChooseFeatures) -> tuple[Tensor, float]:
+        """Return I - XX' or I - X'X with X = S diag(n_c)^-1/2, and 1.
+
+        The scatter is R'(I - XX')R: it is >= 0 if X has norm <= 1.
+        """
+        X = self.S / self.counts.to(torch.float64).sqrt()
+        gram = X @ X.T if X.shape[0] < X.shape[1] else X.T @ X
+        return torch.eye(len(gram), dtype=gram.dtype) - gram, 1.0
 
 
 class FactorBuilder:

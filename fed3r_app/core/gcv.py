@@ -54,7 +54,7 @@ def gcv_error(lam: Tensor, w: Tensor, B2: Tensor, n: int) -> Tensor:
     Parameters
     ----------
     lam : Tensor of shape (g,)
-        PenaltySchedule.
+        Penalties.
     w, B2 : Tensor of shape (r,)
         The positive eigenvalues of A and the squared norms of the rows of U'b.
     n : int

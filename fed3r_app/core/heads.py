@@ -1,17 +1,97 @@
-"""Classifiers in closed form: ridge regression and class means.
+"""Heads: classifiers in closed form from the statistics, in one registry.
 
-Predictions of a linear classifier, with classes nobody has left out.
+A head is a function of the statistics that returns W (d, C) and a bias (C,) or None.
+To add one, write the function, put it into ``HEADS``, and give it a method's name in
+``fed3r_app.core.names``: nothing else knows which heads there are.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fed3r_app.core.statistics import RidgeStatistics
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """A linear classifier: the prediction for z is the argmax of z'W + bias.
+
+    Parameters
+    ----------
+    W : Tensor of shape (d, C)
+        Weights.
+    present : Tensor of shape (C,), bool
+        Classes with training samples. The others have zero columns, whose score 0
+        could win against negative ones: they are never predicted.
+    bias : Tensor of shape (C,) or None
+        Added to the scores.
+    """
+
+    W: Tensor
+    present: Tensor
+    bias: Tensor | None = None
+
+    def to(self, device: torch.device | str) -> Classifier:
+        """Return the same classifier on ``device``."""
+        bias = None if self.bias is None else self.bias.to(device)
+        return Classifier(self.W.to(device), self.present.to(device), bias)
+
+    def logits(self, Z: Tensor) -> Tensor:
+        """Return ZW + bias (n, C) of features Z (n, d), for all classes."""
+        scores = Z.to(self.W.dtype) @ self.W
+        return scores if self.bias is None else scores + self.bias
+
+    def scores(self, Z: Tensor) -> Tensor:
+        """Return the scores (n, C) of features Z (n, d); absent classes have -inf."""
+        if not bool(self.present.any()):
+            raise ValueError(
+                "A classifier needs at least one class with samples, got 0."
+            )
+        return self.logits(Z).masked_fill(~self.present, -torch.inf)
+
+    def predict(self, Z: Tensor) -> Tensor:
+        """Return the predicted classes (n,) of features Z (n, d)."""
+        return self.scores(Z).argmax(dim=1)
+
+
+@dataclass(frozen=True)
+class HeadOptions:
+    """The settings that heads may use.
+
+    Parameters
+    ----------
+    lam : float or None
+        Ridge penalty; None for heads without one.
+    normalize : bool
+        ``normalize-classes``.
+    intercept : bool
+        ``fit-intercept``: the last feature is a column of ones.
+    """
+
+    lam: float | None = None
+    normalize: bool = True
+    intercept: bool = False
+
+
+class Head(NamedTuple):
+    """An entry of the registry."""
+
+    solve: Callable[[RidgeStatistics, HeadOptions], tuple[Tensor, Tensor | None]]
+    uses_lambda: bool = False
+    needs_A: bool = True  # else b alone would do, by the paper's count of bytes
+
+
+def solve_head(name: str, stats: RidgeStatistics, options: HeadOptions) -> Classifier:
+    """Return the classifier that a head makes of the statistics."""
+    W, bias = HEADS[name].solve(stats, options)
+    return Classifier(W, stats.counts > 0, bias)
 
 
 def solve_ridge(
@@ -107,24 +187,27 @@ def _divide_columns(W: Tensor, norms: Tensor, stats: RidgeStatistics) -> Tensor:
 
 
 def predict(Z: Tensor, W: Tensor, present: Tensor) -> Tensor:
-    """Return the predicted classes (n,): the argmax of ZW over the classes present.
-
-    Parameters
-    ----------
-    Z : Tensor of shape (n, d)
-        Features.
-    W : Tensor of shape (d, C)
-        Classifier.
-    present : Tensor of shape (C,), bool
-        Classes with training samples. The others have zero columns, whose score 0
-        could win against negative ones.
-    """
-    if not bool(present.any()):
-        raise ValueError("A classifier needs at least one class with samples, got 0.")
-    scores = Z.to(W.dtype) @ W
-    return scores.masked_fill(~present, -torch.inf).argmax(dim=1)
+    """Return the predicted classes (n,): the argmax of ZW over the classes present."""
+    return Classifier(W, present).predict(Z)
 
 
 def count_correct(Z: Tensor, y: Tensor, W: Tensor, present: Tensor) -> int:
     """Return how many of the labels y (n,) the classifier predicts."""
     return int((predict(Z, W, present) == y).sum())
+
+
+def _ridge(stats: RidgeStatistics, options: HeadOptions) -> tuple[Tensor, None]:
+    if options.lam is None:
+        raise ValueError("The ridge head needs a ridge-lambda, got none.")
+    W = solve_ridge(stats, options.lam, options.normalize, options.intercept)
+    return W, None
+
+
+def _class_means(stats: RidgeStatistics, options: HeadOptions) -> tuple[Tensor, None]:
+    return class_means(stats), None
+
+
+HEADS = {
+    "ridge": Head(_ridge, uses_lambda=True),
+    "class-means": Head(_class_means, needs_A=False),
+}

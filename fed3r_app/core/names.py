@@ -1,8 +1,23 @@
-"""Names that settings and formats share: forms of an upload, types of its numbers.
+"""Names that settings, formats and registries share: methods, forms of an upload.
 
-Imports nothing, so that reading a run config does not need torch.
+Imports nothing heavy, so that reading a run config does not need torch.
 """
 
+from typing import NamedTuple
+
+
+class Method(NamedTuple):
+    """A way to a classifier in closed form: features, and a head on top of them."""
+
+    head: str  # of ``fed3r_app.core.heads``
+    random_features: bool = False
+
+
+METHODS = {
+    "fed3r": Method("ridge"),
+    "fed3r-rf": Method("ridge", random_features=True),
+    "fedncm": Method("class-means"),
+}
 # Forms of an upload and the types of its numbers; their order is part of the format.
 FORMS = ("factor", "packed", "dense")
 DTYPES = ("float32", "float64", "float16")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fed3r_app.core.factors import StatisticsFactor
 from fed3r_app.core.statistics import (
+    Contribution,
     RidgeStatistics,
     check_same_space,
     mirror_upper,
 )
 
+# Columns of A that one product updates: what lies below the diagonal is not computed.
 _BLOCK = 256
 
 
@@ -42,19 +43,35 @@ class RunningSum:
         """Number of samples counted so far."""
         return int(self._counts.sum())
 
-    def add(self, contribution: StatisticsFactor | RidgeStatistics) -> None:
+    def add(self, contribution: Contribution) -> None:
         """Add one contribution."""
         check_same_space(
             (self._A.shape[0], len(self._counts)),
             (contribution.d, contribution.num_classes),
         )
-        if isinstance(contribution, StatisticsFactor):
-            self._add_factor(contribution)
-        else:
-            device = self._A.device
-            self._A += contribution.A.to(device)
-            self._b_transposed += contribution.b.T.to(device)
-            self._counts += contribution.counts.to(device)
+        contribution.add_to(self)
+
+    def add_matrices(self, A: Tensor, b: Tensor, counts: Tensor) -> None:
+        """Add A (d, d), b (d, C) and counts (C,)."""
+        device = self._A.device
+        self._A += A.to(device)
+        self._b_transposed += b.T.to(device)
+        self._counts += counts.to(device)
+
+    def add_rows(
+        self, R: Tensor, classes: Tensor, class_sums: Tensor, counts: Tensor
+    ) -> None:
+        """Add R'R (d, d), and sums (C_k, d) and counts (C_k,) of some classes."""
+        device = self._A.device
+        R, classes = R.to(device), classes.to(device)
+        # Not index_add_, which wakes threads for a client's few rows: 25 times slower.
+        sums, counts = class_sums.to(device), counts.to(device)
+        self._b_transposed.index_put_((classes,), sums, accumulate=True)
+        self._counts.index_put_((classes,), counts, accumulate=True)
+        self._waiting.append(R)
+        self._waiting_rows += len(R)
+        if self._waiting_rows >= self._max_rows:
+            self._fold_waiting()
 
     def value(self) -> RidgeStatistics:
         """Return the sum as a value of its own."""
@@ -65,18 +82,6 @@ class RunningSum:
             b=self._b_transposed.T.clone(memory_format=torch.contiguous_format),
             counts=self._counts.clone(),
         )
-
-    def _add_factor(self, factor: StatisticsFactor) -> None:
-        device = self._A.device
-        R, classes = factor.R.to(device), factor.classes.to(device)
-        # Not index_add_, which wakes threads for a client's few rows: 25 times slower.
-        sums, counts = factor.class_sums.to(device), factor.counts.to(device)
-        self._b_transposed.index_put_((classes,), sums, accumulate=True)
-        self._counts.index_put_((classes,), counts, accumulate=True)
-        self._waiting.append(R)
-        self._waiting_rows += len(R)
-        if self._waiting_rows >= self._max_rows:
-            self._fold_waiting()
 
     def _fold_waiting(self) -> None:
         if not self._waiting:

@@ -1,13 +1,14 @@
-"""Upper triangles as they are stored and sent: row by row, without the rest.
+"""Ridge statistics as values: they add up to those of the union of the data.
 
-Ridge statistics as values: they add up to those of the union of the data.
+Also upper triangles as they are stored and sent, row by row, without the rest; and
+what every form of a contribution offers, so that no caller asks which one it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,6 +16,64 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _MIRROR_BLOCK = 512
+# How many of d features to look at where C_k classes are present: indices, or None.
+ChooseFeatures = Callable[[int, int], Tensor | None]
+
+
+class Total(Protocol):
+    """Where contributions are added up."""
+
+    def add_matrices(self, A: Tensor, b: Tensor, counts: Tensor) -> None:
+        """Add A (d, d), b (d, C) and counts (C,)."""
+
+    def add_rows(
+        self, R: Tensor, classes: Tensor, class_sums: Tensor, counts: Tensor
+    ) -> None:
+        """Add R'R (d, d), and sums (C_k, d) and counts (C_k,) of some classes."""
+
+
+class Contribution(Protocol):
+    """The statistics of one client, in whatever form they travelled.
+
+    ``classes`` (C_k,) are those with samples, ``class_counts`` (C_k,) and
+    ``class_sums`` (C_k, d) their numbers and sums, ``diagonal`` (d,) that of A, and
+    ``num_rows`` how many rows it takes to hold A.
+    """
+
+    @property
+    def d(self) -> int: ...  # noqa: D102
+    @property
+    def num_classes(self) -> int: ...  # noqa: D102
+    @property
+    def n(self) -> int: ...  # noqa: D102
+    @property
+    def classes(self) -> Tensor: ...  # noqa: D102
+    @property
+    def class_counts(self) -> Tensor: ...  # noqa: D102
+    @property
+    def class_sums(self) -> Tensor: ...  # noqa: D102
+    @property
+    def diagonal(self) -> Tensor: ...  # noqa: D102
+    @property
+    def num_rows(self) -> int: ...  # noqa: D102
+
+    def add_to(self, total: Total) -> None:
+        """Add this contribution to a total."""
+
+    def statistics(self) -> RidgeStatistics:
+        """Return A, b and counts."""
+
+    def relabelled(self, moved: Mapping[int, int], num_classes: int) -> RidgeStatistics:
+        """Return A, b and counts with class c as class moved[c]."""
+
+    def least_entry(self) -> float | None:
+        """Return the least entry of A, where it is not positive by construction."""
+
+    def scatter(self, choose: ChooseFeatures) -> tuple[Tensor, float]:
+        """Return a matrix that is >= 0 iff the scatter is, and the size of its terms.
+
+        The scatter within the classes is A - b diag(1/n_c) b'.
+        """
 
 
 def pack_upper(M: Tensor) -> Tensor:
@@ -118,6 +177,31 @@ class RidgeStatistics:
         """Number of samples."""
         return int(self.counts.sum())
 
+    @property
+    def classes(self) -> Tensor:
+        """Classes with samples (C_k,)."""
+        return self.counts.nonzero().flatten()
+
+    @property
+    def class_counts(self) -> Tensor:
+        """Samples of the classes present (C_k,)."""
+        return self.counts[self.classes]
+
+    @property
+    def class_sums(self) -> Tensor:
+        """Sums of the features of the classes present (C_k, d)."""
+        return self.b.T[self.classes]
+
+    @property
+    def diagonal(self) -> Tensor:
+        """Diagonal of A (d,)."""
+        return self.A.diagonal()
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that hold A: d."""
+        return self.d
+
     def __add__(self, other: RidgeStatistics) -> RidgeStatistics:
         """Return the statistics of the union of the two data sets."""
         self._check_same_space(other)
@@ -139,6 +223,28 @@ class RidgeStatistics:
         # A class without samples left has sums of zero, not of rounding errors.
         b = (self.b - other.b).masked_fill(counts == 0, 0.0)
         return RidgeStatistics(self.A - other.A, b, counts)
+
+    def add_to(self, total: Total) -> None:
+        """Add these statistics to a total."""
+        total.add_matrices(self.A, self.b, self.counts)
+
+    def statistics(self) -> RidgeStatistics:
+        """Return these statistics: they are in full already."""
+        return self
+
+    def least_entry(self) -> float | None:
+        """Return the least entry of A; None for no features."""
+        return float(self.A.min()) if self.d else None
+
+    def scatter(self, choose: ChooseFeatures) -> tuple[Tensor, float]:
+        """Return A - b diag(1/n_c) b' on the features chosen, and the trace of A."""
+        counts = self.class_counts.to(torch.float64)
+        chosen = choose(self.d, len(counts))
+        A = self.A if chosen is None else self.A[chosen][:, chosen]
+        means = self.class_sums / counts[:, None]
+        means = means if chosen is None else means[:, chosen]
+        X = means * counts.sqrt()[:, None]
+        return A - X.T @ X, float(A.diagonal().sum())
 
     def to(self, device: torch.device | str) -> RidgeStatistics:
         """Return the same statistics on ``device``."""

@@ -9,16 +9,16 @@ the vector moves by
     Delta = sqrt(||z||^4 + ||z||^2 + 1) <= sqrt(B^4 + B^2 + 1)
 
 and independent noise N(0, sigma^2) on each of its entries is the Gaussian mechanism.
-Back in A, an entry off the diagonal has noise of deviation sigma / sqrt(2): a symmetric
-Gaussian matrix whose spectral norm is close to sigma sqrt(2d), which is why that is the
-ridge penalty: what lies below it is noise, and it depends on no data.
+Back in A, entries off the diagonal have noise with standard deviation sigma / sqrt(2):
+a symmetric Gaussian matrix whose spectral norm is close to sigma sqrt(2d), which is why
+that is the ridge penalty: what lies below it is noise, and it depends on no data.
 
 Floating-point sums of data and noise would give away last digits of the data. So A and
 b are first rounded to multiples of 2^-24, and the noise likewise: their sum is the
 Gaussian mechanism's output, rounded, and has no digits beyond. Rounding the data may
 move neighbours further apart; ``release_sensitivity`` has that in it.
 
-How much noise a privacy budget asks for, and where that noise comes from.
+``PrivacyBudget`` says how much noise a budget asks for; ``secure_normals`` draws it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def sensitivity(norm: float) -> float:
 
 
 def release_sensitivity(norm: float, d: int, num_classes: int) -> float:
-    """Return how far one sample moves what ``release`` adds noise to.
+    """Return how far one sample moves what ``gaussian_mechanism`` adds noise to.
 
     Rounding moves an entry of A or b by 2^-25 at most, times sqrt(2) off the diagonal,
     on either side.
@@ -67,8 +67,10 @@ def release_sensitivity(norm: float, d: int, num_classes: int) -> float:
     return sensitivity(norm) + _UNIT * math.sqrt(2 * entries)
 
 
-def release(stats: RidgeStatistics, sigma: float, normals: Normals) -> RidgeStatistics:
-    """Return the statistics with noise of deviation sigma, made valid again.
+def gaussian_mechanism(
+    stats: RidgeStatistics, sigma: float, normals: Normals
+) -> RidgeStatistics:
+    """Return the statistics with noise with standard deviation sigma, made valid again.
 
     See ``add_noise`` for the parameters, and ``make_valid``.
     """
@@ -78,14 +80,14 @@ def release(stats: RidgeStatistics, sigma: float, normals: Normals) -> RidgeStat
 def add_noise(
     stats: RidgeStatistics, sigma: float, normals: Normals
 ) -> RidgeStatistics:
-    """Return the statistics with noise of deviation sigma in isometric coordinates.
+    """Return the statistics with noise N(0, sigma^2) in isometric coordinates.
 
     Parameters
     ----------
     stats : RidgeStatistics
         The exact sums, of features of norm B at most.
     sigma : float
-        Deviation of the noise: a multiple of ``release_sensitivity``.
+        Standard deviation of the noise: a multiple of ``release_sensitivity``.
     normals : callable
         Source of independent standard normal numbers, which nobody can foresee.
     """
@@ -140,19 +142,19 @@ class PrivacyBudget:
     delta: float
 
     def noise_multiplier(self) -> float:
-        """Return the least deviation of the noise for a sensitivity of 1."""
+        """Return the least standard deviation of the noise for a sensitivity of 1."""
         # Seconds to import, and only where noise is asked for.
         import dp_accounting
 
         return float(dp_accounting.get_sigma_gaussian(self.epsilon, self.delta))
 
     def central_sigma(self, d: int, num_classes: int) -> float:
-        """Return the deviation of the noise that a server adds to the sums."""
+        """Return the standard deviation of the noise that a server adds to the sums."""
         distance = release_sensitivity(NORM, d, num_classes)
         return self.noise_multiplier() * distance
 
     def distributed_sigma(self) -> float:
-        """Return the deviation that the clients' noise must have together."""
+        """Return the standard deviation that the clients' noise must have together."""
         # Integers are exact: nothing is rounded after the features are.
         return self.noise_multiplier() * sensitivity(NORM)
 

@@ -1,19 +1,17 @@
-"""The one noisy release of a run with differential privacy.
+"""Who adds the noise of differential privacy, and its one release in a run.
 
-A client's share of the noise: integers, added before anything is masked.
-
-The noise of t clients with variance sigma^2 / t each has variance sigma^2. With t the
-least number of survivors whose sum is ever unmasked, every such sum has enough. The
-integers that it is added to move by no more than the sensitivity, because features are
-rounded towards zero. The noise is rounded to units so fine (4^-g in A, 2^-g in b and in
-the counts) that a sum of rounded shares can't be told from a rounded sum. Rounded to
-whole samples, the small shares of many clients would all be zero.
+The server may add it to the sum, or the clients to their parts, before anything is
+masked. The noise of t clients with variance sigma^2 / t each has variance sigma^2. With
+t the least number of survivors whose sum is ever unmasked, every such sum has enough.
+The integers that it is added to move by no more than the sensitivity, because features
+are rounded towards zero. The noise is rounded to units so fine (4^-g in A, 2^-g in b
+and in the counts) that a sum of rounded shares can't be told from a rounded sum.
+Rounded to whole samples, the small shares of many clients would all be zero.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from logging import INFO
 
@@ -28,16 +26,16 @@ from fed3r_app.privacy.gaussian import (
     NEIGHBOURS,
     NORM,
     PrivacyBudget,
+    gaussian_mechanism,
     make_valid,
     private_lambda,
-    release,
     secure_normals,
     sensitivity,
 )
 from fed3r_app.privacy.secagg import IntegerStatistics
 
 
-class CentralRelease:
+class CentralNoise:
     """Noise that the server adds to the sums, once.
 
     Parameters
@@ -46,8 +44,6 @@ class CentralRelease:
         Epsilon and delta.
     d, num_classes : int
         Shape of the statistics.
-    check : callable
-        Called before the release; raises if there must be none.
     """
 
     def __init__(
@@ -55,24 +51,22 @@ class CentralRelease:
         budget: PrivacyBudget,
         d: int,
         num_classes: int,
-        check: Callable[[], None],
     ) -> None:
         self._budget = budget
         self._d = d
-        self._check = check
         self.sigma = budget.central_sigma(d, num_classes)
 
-    def __call__(self, stats: RidgeStatistics) -> RidgeStatistics:
+    def release(self, stats: RidgeStatistics) -> RidgeStatistics:
         """Return the statistics with noise; call it once."""
-        self._check()
         log(
             INFO,
-            "Differential privacy: epsilon %g, delta %g, noise of deviation %.4g",
+            "Differential privacy: epsilon %g, delta %g, noise with standard deviation "
+            "%.4g",
             self._budget.epsilon,
             self._budget.delta,
             self.sigma,
         )
-        return release(stats, self.sigma, secure_normals)
+        return gaussian_mechanism(stats, self.sigma, secure_normals)
 
     @property
     def lam(self) -> float:
@@ -84,11 +78,12 @@ class CentralRelease:
         return _summary(CENTRAL, self._budget, self.sigma)
 
 
-class DistributedRelease:
+class DistributedNoise:
     """Noise that the clients have added to the sums of their groups.
 
     The sum over each group is private by itself: t members, the least that are ever
-    unmasked, have noise of deviation sigma together, m survivors of sigma sqrt(m / t).
+    unmasked, have noise with standard deviation sigma together, and m survivors noise
+    with sigma sqrt(m / t).
 
     Parameters
     ----------
@@ -96,20 +91,15 @@ class DistributedRelease:
         Epsilon and delta.
     d : int
         Number of features.
-    check : callable
-        Called before the release; raises if there must be none.
     """
 
-    def __init__(
-        self, budget: PrivacyBudget, d: int, check: Callable[[], None]
-    ) -> None:
+    def __init__(self, budget: PrivacyBudget, d: int) -> None:
         self._budget = budget
         self._d = d
-        self._check = check
         self._shares = 0.0
 
-    def count_group(self, survivors: int, threshold: int) -> None:
-        """Note a group's sum: so many shares of noise, so many of them enough."""
+    def add_group(self, survivors: int, threshold: int) -> None:
+        """Add a group whose survivors each added 1/threshold of the noise variance."""
         if survivors < threshold:
             raise RunError(
                 f"The noise of a group was calibrated for {threshold} clients, got "
@@ -117,14 +107,13 @@ class DistributedRelease:
             )
         self._shares += survivors / threshold
 
-    def __call__(self, stats: RidgeStatistics) -> RidgeStatistics:
+    def release(self, stats: RidgeStatistics) -> RidgeStatistics:
         """Return the noisy statistics, made valid again."""
-        self._check()
         return make_valid(stats)
 
     @property
     def sigma(self) -> float:
-        """Deviation of the noise in the sum over all groups."""
+        """Standard deviation of the noise in the sum over all groups."""
         return self._budget.distributed_sigma() * math.sqrt(self._shares)
 
     @property
@@ -159,8 +148,8 @@ def add_noise_share(
     integers : IntegerStatistics
         In units of 4^-bits, 2^-bits and 1.
     sigma : float
-        Deviation of the share, in isometric coordinates: an entry of A off the diagonal
-        gets 1 / sqrt(2) of it.
+        Standard deviation of the share, in isometric coordinates: an entry of A off the
+        diagonal gets 1 / sqrt(2) of it.
     bits : int
         Of the grid.
     """

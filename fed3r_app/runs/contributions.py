@@ -14,11 +14,10 @@ from pathlib import Path
 import torch
 from flwr.app import Array, ArrayRecord
 
-from fed3r_app.core import RidgeStatistics, StatisticsFactor
+from fed3r_app.core import Contribution
 from fed3r_app.files.tensors import read_tensors, write_tensors
 from fed3r_app.wire import unpack_contribution
 
-Contribution = StatisticsFactor | RidgeStatistics
 _KIND = "contribution of a client to Fed3R, version 1"
 _SUFFIX = ".safetensors"
 
@@ -41,7 +40,7 @@ def save_contribution(
     tensors = {
         name: torch.from_numpy(array.numpy().copy()) for name, array in record.items()
     }
-    present = {class_names[c]: c for c in _classes(unpack_contribution(record))}
+    present = {class_names[c]: c for c in unpack_contribution(record).classes.tolist()}
     about = {"client": client, "digest": digest, "classes": present}
     folder.mkdir(exist_ok=True)
     write_tensors(contribution_path(folder, client, digest), _KIND, tensors, about)
@@ -77,7 +76,7 @@ def load_contribution(
         index == place for index, place in moved.items()
     ):
         return contribution
-    return _relabelled(contribution, moved, len(class_names))
+    return contribution.relabelled(moved, len(class_names))
 
 
 def drop_contributions_except(folder: Path, contributions: Mapping[str, str]) -> None:
@@ -97,20 +96,3 @@ def leftover_contributions(
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if path not in wanted)
-
-
-def _classes(contribution: Contribution) -> list[int]:
-    """Return the classes that have samples."""
-    if isinstance(contribution, StatisticsFactor):
-        return contribution.classes.tolist()
-    return contribution.counts.nonzero().flatten().tolist()
-
-
-def _relabelled(
-    contribution: Contribution, moved: Mapping[int, int], num_classes: int
-) -> RidgeStatistics:
-    """Return a contribution with class c as moved[c], of so many classes."""
-    stats = contribution
-    if isinstance(stats, StatisticsFactor):
-        stats = stats.statistics()
-    return stats.relabelled(moved, num_classes)

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fed3r_app.core import FeatureMap
+from fed3r_app.core import Classifier, FeatureMap
 from fed3r_app.features.backbone import Backbone, load_backbone
 from fed3r_app.files.tensors import read_tensors, write_tensors
 from fed3r_app.training.model import tuned_backbone
 
 _KIND = "model of Fed3R, version 1"
-_TENSORS = ("W", "present", "backbone_arrays")
+_TENSORS = ("classifier", "backbone_arrays")
 _BACKBONE = "backbone/"
 
 
@@ -24,10 +24,8 @@ class SavedModel:
 
     Parameters
     ----------
-    W : Tensor of shape (d, C)
-        Classifier, on the mapped features.
-    present : Tensor of shape (C,), bool
-        Classes that had training samples; the others are never predicted.
+    classifier : Classifier
+        On the mapped features.
     class_names : tuple of str
         Names of the C classes.
     method : str
@@ -44,8 +42,7 @@ class SavedModel:
         Fine-tuned arrays of the backbone; empty for the pretrained one.
     """
 
-    W: Tensor
-    present: Tensor
+    classifier: Classifier
     class_names: tuple[str, ...]
     method: str
     ridge_lambda: float | None
@@ -63,19 +60,29 @@ class SavedModel:
                 f"W must have shape (d, C) = ({self.feature_map.dim}, {num_classes}), "
                 f"got {tuple(self.W.shape)}."
             )
-        if self.present.shape != (num_classes,) or self.present.dtype != torch.bool:
+        present = self.present
+        if present.shape != (num_classes,) or present.dtype != torch.bool:
             raise ValueError(
                 f"present must be bool of shape ({num_classes},), got "
-                f"{self.present.dtype} of shape {tuple(self.present.shape)}."
+                f"{present.dtype} of shape {tuple(present.shape)}."
             )
+
+    @property
+    def W(self) -> Tensor:
+        """Weights (d, C) of the classifier."""
+        return self.classifier.W
+
+    @property
+    def present(self) -> Tensor:
+        """Classes (C,) that had training samples; the others are never predicted."""
+        return self.classifier.present
 
     def scores(self, Z: Tensor) -> Tensor:
         """Return the scores (n, C) of features Z (n, d) of the backbone.
 
         A class without training samples scores -inf.
         """
-        mapped = self.feature_map(Z).to(self.W.dtype)
-        return (mapped @ self.W).masked_fill(~self.present, -torch.inf)
+        return self.classifier.scores(self.feature_map(Z))
 
 
 def save_model(path: Path, model: SavedModel) -> None:
@@ -86,7 +93,10 @@ def save_model(path: Path, model: SavedModel) -> None:
         for field in fields(model)
         if field.name not in _TENSORS
     } | {"feature_map": asdict(model.feature_map)}
-    write_tensors(path, _KIND, {"W": model.W, "present": model.present, **tuned}, about)
+    classifier = {"W": model.W, "present": model.present}
+    if model.classifier.bias is not None:
+        classifier["bias"] = model.classifier.bias
+    write_tensors(path, _KIND, classifier | tuned, about)
 
 
 def load_model(path: Path) -> SavedModel:
@@ -95,8 +105,9 @@ def load_model(path: Path) -> SavedModel:
     about["class_names"] = tuple(about["class_names"])
     about["feature_map"] = FeatureMap(**about["feature_map"])
     W, present = tensors.pop("W"), tensors.pop("present")
+    classifier = Classifier(W, present, tensors.pop("bias", None))
     tuned = {name.removeprefix(_BACKBONE): value for name, value in tensors.items()}
-    return SavedModel(W=W, present=present, backbone_arrays=tuned, **about)
+    return SavedModel(classifier=classifier, backbone_arrays=tuned, **about)
 
 
 def saved_backbone(model: SavedModel, feature_dim: int | None = None) -> Backbone:

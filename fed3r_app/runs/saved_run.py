@@ -13,17 +13,20 @@ from pathlib import Path
 
 from fed3r_app.config import SECAGG, Config
 from fed3r_app.core import (
+    HEADS,
+    METRICS,
+    Contribution,
     FeatureMap,
+    HeadOptions,
+    Metrics,
     RidgeStatistics,
-    StatisticsFactor,
-    class_means,
     select_lambda,
-    solve_ridge,
+    solve_head,
 )
+from fed3r_app.core.names import METHODS
 from fed3r_app.evaluation import EvaluationSet, ServerData
 from fed3r_app.features.backbone import resolve_device
 from fed3r_app.privacy.gaussian import private_lambda
-from fed3r_app.runs.contributions import Contribution
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.ledger import FORGOTTEN, REPLACED, LedgerEntry
 from fed3r_app.runs.model_file import SavedModel, save_model, saved_backbone
@@ -107,7 +110,7 @@ class SavedRun:
         """Take a client out of the sums, exactly and for good."""
         digest = self.snapshot.contributions[client]
         rest = {c: d for c, d in self.snapshot.contributions.items() if c != client}
-        without = self.snapshot.statistics - to_statistics(contribution)
+        without = self.snapshot.statistics - contribution.statistics()
         if not rest:  # not even rounding errors of anybody
             without = RidgeStatistics.zeros(without.d, without.num_classes)
         self.snapshot = replace(
@@ -125,7 +128,7 @@ class SavedRun:
 
         The new one must have been kept already, where contributions are.
         """
-        stats = self.snapshot.statistics - to_statistics(old) + to_statistics(new)
+        stats = self.snapshot.statistics - old.statistics() + new.statistics()
         contributions = self.snapshot.contributions | {client: digest}
         self.snapshot = replace(
             self.snapshot, statistics=stats, contributions=contributions
@@ -140,16 +143,13 @@ class SavedRun:
         stats = self.snapshot.statistics.to(device)
         if not stats.n:
             raise ValueError(f"{self.directory.path} has no images left to solve with.")
-        lam: float | None = None
-        if config.method == "fedncm":
-            W = class_means(stats)
-        else:
+        head, lam = METHODS[config.method].head, None
+        if HEADS[head].uses_lambda:
             auto = ridge_lambda == "auto"
             lam = self._choose_lambda(stats) if auto else float(ridge_lambda)
-            W = solve_ridge(stats, lam, config.normalize_classes, config.fit_intercept)
+        options = HeadOptions(lam, config.normalize_classes, config.fit_intercept)
         return SavedModel(
-            W=W.cpu(),
-            present=stats.counts.cpu() > 0,
+            classifier=solve_head(head, stats, options).to("cpu"),
             class_names=self.snapshot.class_names,
             method=config.method,
             ridge_lambda=lam,
@@ -165,8 +165,8 @@ class SavedRun:
         sigma = self.snapshot.settings.get("dp-sigma")
         return private_lambda(float(sigma), stats.d) if sigma else select_lambda(stats)
 
-    def accuracy(self, model: SavedModel) -> float | None:
-        """Return the accuracy on the test images; None where there are none here."""
+    def evaluate(self, model: SavedModel) -> Metrics | None:
+        """Return what a model gets right on the test images; None without any here."""
         config, device = self.config, resolve_device(self.config.device)
         data = ServerData.load(config.dataset, config.data_path)
         if data.test_images is None:
@@ -175,8 +175,8 @@ class SavedRun:
         features = data.test_features(backbone, device, config.extract_dtype)
         assert features is not None
         labels = data.test_labels(model.class_names)
-        held_out = EvaluationSet(features, labels, model.feature_map, device)
-        return held_out.accuracy(model.W, model.present)
+        evaluation_set = EvaluationSet(features, labels, model.feature_map, device)
+        return evaluation_set.evaluate(model.classifier)
 
     def write_model(self, ridge_lambda: float | str | None = None) -> SavedModel | None:
         """Solve, and write model and summary; without images there is no model.
@@ -193,7 +193,7 @@ class SavedRun:
         lam = self.config.ridge_lambda if ridge_lambda is None else ridge_lambda
         model = self.solve(lam)
         save_model(self.directory.model_path, model)
-        self._write_summary(model, self.accuracy(model))
+        self._write_summary(model, self.evaluate(model))
         return model
 
     def save_model_elsewhere(self, path: Path, ridge_lambda: float | str) -> SavedModel:
@@ -202,7 +202,7 @@ class SavedRun:
         save_model(path, model)
         return model
 
-    def _write_summary(self, model: SavedModel | None, accuracy: float | None) -> None:
+    def _write_summary(self, model: SavedModel | None, metrics: Metrics | None) -> None:
         """Bring the summary up to date, where the run has come to one."""
         if not self.directory.summary_path.is_file():
             return
@@ -217,7 +217,8 @@ class SavedRun:
         self.directory.write_summary(
             summary
             | {
-                "accuracy": accuracy,
+                **dict.fromkeys(METRICS),
+                **(metrics.values() if metrics else {}),
                 "client_accuracy": None,  # nobody was asked
                 "clients": len(snapshot.contributions) + len(still_missing),
                 "clients_counted": len(snapshot.contributions),
@@ -228,10 +229,3 @@ class SavedRun:
                 "ridge_lambda": model.ridge_lambda if model else None,
             }
         )
-
-
-def to_statistics(contribution: Contribution) -> RidgeStatistics:
-    """Return a contribution as statistics."""
-    if isinstance(contribution, StatisticsFactor):
-        return contribution.statistics()
-    return contribution

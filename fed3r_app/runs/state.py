@@ -16,9 +16,9 @@ from pathlib import Path
 from flwr.app import ArrayRecord
 from flwr.common.logger import log
 
+from fed3r_app.core import Contribution
 from fed3r_app.files.tensors import DamagedFile
 from fed3r_app.runs.contributions import (
-    Contribution,
     drop_contributions_except,
     load_contribution,
     save_contribution,
@@ -79,7 +79,7 @@ class RunState:
         drop_contributions_except(self._directory.contributions_path, contributions)
         return snapshot
 
-    def note(
+    def record(
         self, entry: LedgerEntry, record: ArrayRecord | None, class_names: Sequence[str]
     ) -> None:
         """Write down what became of a reply, before it is counted."""

@@ -1,15 +1,11 @@
-"""The accuracy of a model on the clients' own images."""
+"""What a model gets right on the clients' own images."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from flwr.app import RecordDict
-from flwr.serverapp import Grid
 from torch import Tensor
 
-from fed3r_app.core import FeatureMap
-from fed3r_app.runs.recorder import Recorder
+from fed3r_app.core import Classifier, FeatureMap, Metrics
 from fed3r_app.server.context import RunContext
 from fed3r_app.wire import (
     BACKBONE,
@@ -18,27 +14,21 @@ from fed3r_app.wire import (
     pack_classifier,
     pack_feature_map,
 )
-from strategies import ClientRegistry, evaluate_on_clients
+from strategies import Traffic, evaluate_on_clients
 
 
-@dataclass(frozen=True)
-class ClientAccuracy:
-    """The share of some clients' images that a model gets right."""
-
-    accuracy: float
-    num_images: int
-    evaluation_set: bool  # test images, not those it was trained on
+def clients_with_test_images(context: RunContext) -> list[str]:
+    """Return the clients that hold test images."""
+    registry = context.registry
+    return [client for client in registry.clients if registry.num_test_images[client]]
 
 
-def accuracy_at_clients(
+def evaluate_at_clients(
     context: RunContext,
-    grid: Grid,
-    registry: ClientRegistry,
-    recorder: Recorder,
-    classifier: tuple[Tensor, Tensor],
+    classifier: Classifier,
     feature_map: FeatureMap,
     backbone: dict[str, Tensor] | None = None,
-) -> ClientAccuracy | None:
+) -> Metrics | None:
     """Return what a model gets right on the clients' test images, where they have any.
 
     Where none has, their training images are asked for, if ``client-evaluation`` is
@@ -46,37 +36,33 @@ def accuracy_at_clients(
 
     Parameters
     ----------
-    classifier : (W, present)
-        Tensors (d, C) and (C,).
+    context : RunContext
+        The run.
+    classifier : Classifier
+        On mapped features.
     feature_map : FeatureMap
-        From the backbone's features to those that W is for.
+        From the backbone's features to the classifier's.
     backbone : dict or None
         Fine-tuned arrays of the backbone.
     """
-    testers = [
-        client for client in registry.clients if registry.num_test_images[client]
-    ]
+    testers = clients_with_test_images(context)
     if context.config.dp_epsilon:  # counts of private images are without noise
         return None
     if not testers and not context.config.client_evaluation:
         return None
     config = context.request(pack_feature_map(feature_map))
     config[ON_TEST_IMAGES] = bool(testers)
-    request = RecordDict({"arrays": pack_classifier(*classifier), "config": config})
+    request = RecordDict({"arrays": pack_classifier(classifier), "config": config})
     if backbone:
         request[BACKBONE] = pack_arrays(backbone)
+    traffic = Traffic()
     metrics = evaluate_on_clients(
-        grid,
-        registry,
-        testers or registry.clients,
+        context.grid,
+        context.registry,
+        testers or context.registry.clients,
         request,
         context.config.round_timeout,
+        traffic,
     )
-    if metrics is None:
-        return None
-    up, down, total, accuracy = (
-        float(metrics[key])  # type: ignore[arg-type]
-        for key in ("upload-bytes", "download-bytes", "num-examples", "accuracy")
-    )
-    recorder.add_costs(up=int(up), down=int(down))
-    return ClientAccuracy(accuracy, int(total), evaluation_set=bool(testers))
+    context.recorder.add_costs(up=traffic.up, down=traffic.down)
+    return metrics

@@ -1,4 +1,4 @@
-"""What an exchange of statistics costs, added to a run's costs as it goes on."""
+"""What exchanges and training cost, added to a run's costs as they happen."""
 
 from __future__ import annotations
 
@@ -9,75 +9,103 @@ from fed3r_app.core.costs import (
     class_means_upload_bytes,
     statistics_flops,
     statistics_upload_bytes,
+    trained_values,
+    training_bytes,
+    training_flops,
 )
-from fed3r_app.runs.recorder import Recorder
+from fed3r_app.core.heads import HEADS
+from fed3r_app.core.names import METHODS
 from fed3r_app.server.context import RunContext
-from strategies import Fed3R
+from fed3r_app.training.model import SoftmaxModel
+from strategies import Accumulator, Traffic, TrainedRound
 
 
-class _Exchanged(NamedTuple):
-    """Bytes so far, and the clients and samples in the sums."""
+class _Counted(NamedTuple):
+    """Bytes so far, and the clients and samples in the statistics."""
 
-    up: int
-    down: int
+    traffic: Traffic
     clients: int
     samples: int
 
 
 class StatisticsCosts:
-    """Counts what is new each time, so that it may be called amid a round.
+    """The costs of an exchange of statistics.
 
     Parameters
     ----------
     context : RunContext
-        The run.
+        The run, whose recorder adds up the costs.
     feature_map : FeatureMap
         It fixes the size of the statistics.
-    recorder : Recorder
-        Where the costs go.
-    clients, samples : int
-        In the sums from the beginning; an earlier part of the run has paid for them.
+    accumulator : Accumulator
+        The clients and samples in it at the beginning were paid for before.
+    traffic : Traffic
+        The bytes that travel.
     """
 
     def __init__(
         self,
         context: RunContext,
         feature_map: FeatureMap,
-        recorder: Recorder,
-        clients: int,
-        samples: int,
+        accumulator: Accumulator,
+        traffic: Traffic,
     ) -> None:
+        self._recorder = context.recorder
+        self._accumulator = accumulator
+        self._traffic = traffic
         self._shape = (feature_map.dim, context.num_classes)
-        self._recorder = recorder
+        head = METHODS[context.config.method].head
         self._paper_bytes = (
-            class_means_upload_bytes
-            if context.config.method == "fedncm"
-            else statistics_upload_bytes
+            statistics_upload_bytes if HEADS[head].needs_A else class_means_upload_bytes
         )
         self._flops_per_sample = statistics_flops(
             1, *self._shape, context.forward_flops
         )
-        self._counted = _Exchanged(0, 0, clients, samples)
+        clients = len(accumulator.contributions)
+        self._counted = _Counted(traffic.copy(), clients, accumulator.n)
 
-    def count(self, strategy: Fed3R) -> None:
-        """Count what a strategy has exchanged since the last time."""
-        before = self._counted
-        samples = strategy.num_examples
-        self._counted = now = _Exchanged(
-            strategy.upload_bytes,
-            strategy.download_bytes,
-            len(strategy.sampler.counted),
+    def count(self) -> None:
+        """Add the costs since the last call; may be called within a round."""
+        before, samples = self._counted, self._accumulator.num_examples
+        self._counted = now = _Counted(
+            self._traffic.copy(),
+            len(self._accumulator.contributions),
             before.samples if samples is None else samples,
         )
+        up, down = now.traffic.since(before.traffic)
         self._recorder.add_costs(
-            up=now.up - before.up,
-            down=now.down - before.down,
+            up=up,
+            down=down,
             paper_up=self._paper_bytes(*self._shape, now.clients - before.clients),
             flops=self._flops_per_sample * (now.samples - before.samples),
         )
 
     def count_samples(self, samples: int) -> None:
-        """Count the computing for samples whose number was not told before."""
+        """Add the computing for samples whose number was not known before."""
         new = samples - self._counted.samples
         self._recorder.add_costs(flops=self._flops_per_sample * new)
         self._counted = self._counted._replace(samples=samples)
+
+
+def add_training_costs(
+    context: RunContext, model: SoftmaxModel, result: TrainedRound
+) -> None:
+    """Add the costs of a round of training."""
+    config = context.config
+    c = sum(value.numel() for value in model.trainable("lp").values())
+    b = sum(value.numel() for value in model.trainable("feat").values())
+    values = trained_values(config.finetune, b, c, config.optimizer == "scaffold")
+    one_way = training_bytes(values, result.clients, rounds=1)
+    context.recorder.add_costs(
+        up=result.upload_bytes,
+        down=result.download_bytes,
+        paper_up=one_way,
+        paper_down=one_way,
+        flops=training_flops(
+            config.finetune,
+            result.num_samples,
+            config.local_epochs,
+            context.forward_flops,
+            c,
+        ),
+    )

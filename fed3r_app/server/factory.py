@@ -1,55 +1,59 @@
-"""The feature map and the strategy that the settings of a run ask for."""
+"""The feature map, sampler, accumulator and strategy that a run's settings ask for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Collection
 from logging import INFO
+from typing import Any
 
 from flwr.common.logger import log
 
-from fed3r_app.config import SECAGG
+from fed3r_app.config import SECAGG, WITH_REPLACEMENT
 from fed3r_app.core import FeatureMap, Limits, RidgeStatistics
-from fed3r_app.privacy.gaussian import NORM
+from fed3r_app.core.names import METHODS
+from fed3r_app.privacy import DISTRIBUTED, SMALLEST_GROUP
+from fed3r_app.privacy.gaussian import NORM, PrivacyBudget
+from fed3r_app.privacy.release import CentralNoise, DistributedNoise
 from fed3r_app.privacy.secagg import FixedPointEncoding
 from fed3r_app.runs.snapshots import Snapshot
 from fed3r_app.server.context import RunContext
 from strategies import (
-    ClientRegistry,
+    Accumulator,
     CohortSampler,
     Fed3R,
-    FedNCM,
-    Release,
+    GroupSampler,
+    HeadSolver,
     SecureAggregation,
-    SecureFedNCM,
+    natural_key,
 )
 
 
-def choose_feature_map(
-    context: RunContext, registry: ClientRegistry, earlier: Snapshot | None
-) -> FeatureMap:
+def choose_feature_map(context: RunContext, earlier: Snapshot | None) -> FeatureMap:
     """Return the map from backbone features to those of the statistics."""
     config, d = context.config, context.backbone.dim
     norm = NORM if config.dp_epsilon else 0.0
-    if config.method != "fed3r-rf":
+    if not METHODS[config.method].random_features:
         return FeatureMap(d, intercept=config.fit_intercept, norm=norm)
     if config.rf_sigma != "auto":
         sigma = config.rf_sigma
     elif earlier:
         sigma = float(earlier.settings["rf_sigma"] or 0)
     else:
-        assert registry.moments is not None
-        # The sums' last digits depend on the order of the replies; these don't.
-        sigma = float(f"{registry.moments.sigma():.6g}")
+        moments = context.registry.moments
+        assert moments is not None
+        # The last digits of a sum depend on the order of the replies; these don't.
+        sigma = float(f"{moments.sigma():.6g}")
         log(INFO, "rf-sigma = %g from the spread of the features", sigma)
     return FeatureMap(d, config.rf_dim, sigma, config.seed, config.fit_intercept, norm)
 
 
 def fixed_point_encoding(
     context: RunContext, feature_map: FeatureMap
-) -> FixedPointEncoding:
-    """Return how features become integers under secure aggregation."""
+) -> FixedPointEncoding | None:
+    """Return how features become integers, with secure aggregation only."""
     config = context.config
+    if config.privacy != SECAGG:
+        return None
     return FixedPointEncoding.choose(
         feature_map,
         context.backbone.feature_range,
@@ -58,40 +62,98 @@ def fixed_point_encoding(
     )
 
 
+def make_sampler(
+    context: RunContext, counted: Collection[str] = (), rounds: int = 0
+) -> CohortSampler:
+    """Return what samples the clients of each round.
+
+    Parameters
+    ----------
+    context : RunContext
+        The run.
+    counted : collection of str
+        Clients that an earlier part of the run counted.
+    rounds : int
+        Rounds of that part.
+    """
+    config = context.config
+    clients = sorted({*context.registry.clients, *counted}, key=natural_key)
+    options: dict[str, Any] = {
+        "per_round": config.per_round,
+        "seed": config.seed,
+        "max_retries": config.max_retries,
+        "counted": counted,
+    }
+    if config.privacy != SECAGG:
+        return CohortSampler(
+            clients,
+            with_replacement=config.sampling == WITH_REPLACEMENT,
+            max_rounds=config.statistics_rounds,
+            rounds=rounds,
+            **options,
+        )
+    if len(clients) < SMALLEST_GROUP:
+        raise ValueError(
+            f"privacy = {SECAGG!r} must be met by {SMALLEST_GROUP} clients or more, "
+            f"got {len(clients)}: a sum over fewer reveals each of them."
+        )
+    return GroupSampler(clients, group_size=config.secagg_group, **options)
+
+
+def make_accumulator(
+    context: RunContext, feature_map: FeatureMap, earlier: Snapshot | None = None
+) -> Accumulator:
+    """Return the sum that a run starts from: an earlier part's, or zeros."""
+    encoding = fixed_point_encoding(context, feature_map)
+    if earlier:
+        start = earlier.relabelled(context.class_names).statistics
+        start = encoding.unscaled(start) if encoding else start
+    else:
+        start = RidgeStatistics.zeros(feature_map.dim, context.num_classes)
+    return Accumulator(
+        start.to(context.device),
+        earlier.contributions if earlier else None,
+        Limits.of(
+            feature_map,
+            context.backbone.feature_range,
+            context.config.max_client_samples,
+        ),
+        _make_noise(context, feature_map),
+        encoding,
+    )
+
+
 def make_strategy(
     context: RunContext,
-    registry: ClientRegistry,
     sampler: CohortSampler,
-    feature_map: FeatureMap,
-    start: RidgeStatistics,
-    *,
-    class_means: bool = False,
-    eval_every: int = 0,
-    first_round: int = 1,
-    contributions: Mapping[str, str] | None = None,
-    release: Release | None = None,
+    accumulator: Accumulator,
+    head: str = "ridge",
+    **options: Any,
 ) -> Fed3R:
-    """Return a strategy with the settings of the run."""
+    """Return a strategy with the settings of the run; for the options see ``Fed3R``."""
     config = context.config
-    kind: Callable[..., Fed3R] = FedNCM if class_means else Fed3R
-    if config.privacy == SECAGG:
-        kind = partial(
-            SecureFedNCM if class_means else SecureAggregation,
-            grid=fixed_point_encoding(context, feature_map),
-            threshold_share=config.secagg_threshold,
-        )
-    return kind(
-        registry,
-        sampler,
-        start,
-        ridge_lambda=None if config.ridge_lambda == "auto" else config.ridge_lambda,
+    options["solver"] = HeadSolver(
+        head,
+        None if config.ridge_lambda == "auto" else config.ridge_lambda,
         normalize=config.normalize_classes,
         intercept=config.fit_intercept,
-        eval_every=eval_every,
-        first_round=first_round,
-        limits=Limits.of(
-            feature_map, context.backbone.feature_range, config.max_client_samples
-        ),
-        contributions=contributions,
-        release=release,
     )
+    if isinstance(sampler, GroupSampler):
+        share = config.secagg_threshold
+        return SecureAggregation(
+            context.registry, sampler, accumulator, threshold_share=share, **options
+        )
+    return Fed3R(context.registry, sampler, accumulator, **options)
+
+
+def _make_noise(
+    context: RunContext, feature_map: FeatureMap
+) -> CentralNoise | DistributedNoise | None:
+    """Return the noise of differential privacy, where that is asked for."""
+    config = context.config
+    if not config.dp_epsilon:
+        return None
+    budget = PrivacyBudget(config.dp_epsilon, config.dp_delta)
+    if config.dp_mode == DISTRIBUTED:
+        return DistributedNoise(budget, feature_map.dim)
+    return CentralNoise(budget, feature_map.dim, context.num_classes)

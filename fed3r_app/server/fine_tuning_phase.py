@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
-from logging import INFO
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
-from flwr.common.logger import log
-from flwr.serverapp import Grid
 from torch import Tensor
 
-from fed3r_app.core import FeatureMap
-from fed3r_app.core.costs import trained_values, training_bytes, training_flops
+from fed3r_app.core import METRICS, Classifier
 from fed3r_app.features.backbone import Backbone
 from fed3r_app.features.extraction import extract_features
-from fed3r_app.runs.model_file import SavedModel, save_model
-from fed3r_app.runs.recorder import Recorder
+from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.snapshots import (
     Checkpoint,
     Setting,
@@ -26,6 +21,9 @@ from fed3r_app.runs.snapshots import (
     save_checkpoint,
 )
 from fed3r_app.server.context import RunContext
+from fed3r_app.server.cost_meter import add_training_costs
+from fed3r_app.server.discovery_phase import admit_newcomers
+from fed3r_app.server.initial_classifier import InitialClassifier
 from fed3r_app.training.model import (
     CLASSIFIER,
     SoftmaxModel,
@@ -36,8 +34,6 @@ from fed3r_app.training.model import (
 )
 from fed3r_app.wire import TrainRequest, pack_arrays, unpack_arrays
 from strategies import (
-    ClientRegistry,
-    TrainedRound,
     TrainingRounds,
     make_optimizer,
     optimizer_state,
@@ -45,7 +41,6 @@ from strategies import (
 )
 
 Named = dict[str, Tensor]
-
 
 # The keys of the run config that a round's outcome depends on.
 RESUME_KEYS = (
@@ -55,114 +50,91 @@ RESUME_KEYS = (
     *("augment", "clients-per-round", "fit-intercept", "normalize-classes", "seed"),
     "ridge-lambda",
 )
-
-
+# Larger ones lose what a closed form has: measured on digits (docs/fine-tuning.md).
 _LR_AFTER_CLOSED_FORM = {"lp": 1e-3, "feat": 1e-5, "full": 1e-5}
-
-
 _LR_AFTER_RANDOM = {"lp": 0.1, "full": 1e-3}
+_MOMENTUM = 0.9  # of FedAvgM, as in the paper
 
 
-_MOMENTUM = 0.9  # of FedAvgM
-
-
-@dataclass(frozen=True, eq=False)
-class Start:
-    """Where the fine-tuning starts.
-
-    Parameters
-    ----------
-    classifier : dict
-        Weight (C, d) and perhaps bias (C,).
-    present : Tensor of shape (C,), bool
-        Classes that may be predicted.
-    feature_map : FeatureMap
-        From backbone features to the classifier's input, without a ones column.
-    temperature : float
-        Of the softmax.
-    """
-
-    classifier: Named
-    present: Tensor
-    feature_map: FeatureMap
-    temperature: float
-
-
+@dataclass(eq=False)
 class FineTuningPhase:
-    """Rounds of training, evaluated, checkpointed, and stopped in time.
+    """Rounds of training, evaluated and checkpointed.
 
     Parameters
     ----------
     context : RunContext
         The run.
-    registry : ClientRegistry
-        Its clients.
-    start : Start
+    start : InitialClassifier
         Classifier and temperature.
-    recorder : Recorder
-        Where costs and metrics go.
-    earlier : Checkpoint or None
-        Where an earlier part of the run got to.
+    model : SoftmaxModel
+        What is trained.
+    rounds : TrainingRounds
+        The optimiser, with the clients that train.
+    settings : dict
+        What must be the same in a run that is resumed.
 
     Attributes
     ----------
-    clients : tuple of str
-        Those that train, fixed when the fine-tuning begins.
+    metrics : dict
+        Of the last evaluation, by name.
     is_consistent : bool
         False while the model changes: a signal may end the process then.
     """
 
-    def __init__(
-        self,
-        context: RunContext,
-        registry: ClientRegistry,
-        start: Start,
-        recorder: Recorder,
-        earlier: Checkpoint | None = None,
-    ) -> None:
-        self._session = context
-        self._start = start
-        self._recorder = recorder
-        self._model = self._make_model()
-        # Who trains does not depend on who comes and goes meanwhile.
-        self.clients = (earlier and earlier.clients) or registry.clients
-        self._settings = self._training_fingerprint()
+    context: RunContext
+    start: InitialClassifier
+    model: SoftmaxModel
+    rounds: TrainingRounds
+    settings: dict[str, Setting]
+    metrics: dict[str, float] = field(default_factory=dict)
+    is_consistent: bool = True
+    _trained: int = 0
+    # Of the test images, after so many rounds.
+    _features: tuple[int, Tensor | None] = (0, None)
+
+    @classmethod
+    def prepare(
+        cls, context: RunContext, start: InitialClassifier, earlier: Checkpoint | None
+    ) -> FineTuningPhase:
+        """Return the phase, ready to begin or to be resumed from a checkpoint."""
         config = context.config
-        self._rounds = TrainingRounds(
-            make_optimizer(
-                config.optimizer,
-                server_lr=config.server_lr,
-                server_momentum=_MOMENTUM
-                if config.server_momentum == "auto"
-                else config.server_momentum,
-                num_clients=len(self.clients),
-            ),
-            registry,
-            self.clients,
+        # Which clients train does not depend on who joins or leaves meanwhile.
+        clients = (earlier and earlier.clients) or context.registry.clients
+        momentum = config.server_momentum
+        optimizer = make_optimizer(
+            config.optimizer,
+            server_lr=config.server_lr,
+            server_momentum=_MOMENTUM if momentum == "auto" else momentum,
+            num_clients=len(clients),
+        )
+        rounds = TrainingRounds(
+            optimizer,
+            context.registry,
+            clients,
             per_round=config.per_round,
             seed=config.seed,
-            fixed=pack_arrays(start.classifier) if config.finetune == "feat" else None,
+            fixed=pack_arrays(start.layer) if config.finetune == "feat" else None,
         )
-        self.is_consistent = True
-        self._trained = 0
-        # Of the held-out images, after so many rounds.
-        self._features: tuple[int, Tensor | None] = (0, None)
-        self._without_gain = 0
-        self.accuracy: float | None = None
-        self.best_accuracy: float | None = None
-        self.best_round: int | None = None
+        settings = _training_fingerprint(context, len(clients))
+        phase = cls(context, start, _make_model(context, start), rounds, settings)
         if earlier:
-            self._resume_from(earlier)
+            phase._resume_from(earlier)
+        return phase
 
-    def run(self, grid: Grid) -> None:
-        """Train until the rounds are over or no longer help."""
-        config = self._session.config
-        request = self._session.request(self._request().pack())
-        while self._trained < config.rounds and not self._stopped_early():
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Those that train, fixed when the fine-tuning begins."""
+        return tuple(self.rounds.clients)
+
+    def run(self) -> None:
+        """Train the rounds that are left."""
+        context, config = self.context, self.context.config
+        request = context.request(self._request().pack())
+        while self._trained < config.rounds:
             number = self._trained + 1
-            self._session.admit_newcomers(self._recorder, only=self.clients)
-            result = self._rounds.run(
-                grid,
+            admit_newcomers(context, only=self.clients)
+            result = self.rounds.run(
+                context.grid,
                 number,
                 self._arrays(),
                 self._running(),
@@ -173,91 +145,73 @@ class FineTuningPhase:
             if result.running is not None:
                 arrays |= unpack_arrays(result.running)
             self.is_consistent = False
-            load_arrays(self._model, arrays)
+            load_arrays(self.model, arrays)
             self.is_consistent = True
             self._trained = number
-            self._add_costs(result)
+            add_training_costs(context, self.model, result)
             self._end_round(result.loss, result.clients)
-            save_checkpoint(self._session.directory.checkpoint_path, self._checkpoint())
+            save_checkpoint(context.directory.checkpoint_path, self._checkpoint())
 
     def backbone(self) -> Backbone:
         """Return the backbone as it is now."""
-        if not self._moves_backbone:
-            return self._session.backbone
-        return tuned_backbone(self._session.backbone, self.backbone_arrays())
+        if not _moves_backbone(self.context):
+            return self.context.backbone
+        return tuned_backbone(self.context.backbone, self.backbone_arrays())
 
     def backbone_arrays(self) -> Named:
         """Return the backbone's trained arrays; none if it does not move."""
-        if not self._moves_backbone:
+        if not _moves_backbone(self.context):
             return {}
-        arrays: Named = dict(self._model.trainable("feat"))
-        if self._session.config.batch_norm == "train":
-            arrays |= self._model.running_statistics()
+        arrays: Named = dict(self.model.trainable("feat"))
+        if self.context.config.batch_norm == "train":
+            arrays |= self.model.running_statistics()
         return {name: value.detach().clone() for name, value in arrays.items()}
 
     def saved_model(self) -> SavedModel:
         """Return the model as it is now."""
-        config, classifier = self._session.config, self._model.classifier
-        has_bias = CLASSIFIER + "bias" in self._start.classifier
-        rows = [classifier.weight.detach().T]
+        layer = self.model.classifier
+        has_bias = CLASSIFIER + "bias" in self.start.layer
+        rows = [layer.weight.detach().T]
         if has_bias:
-            rows.append(classifier.bias.detach()[None])
-        return SavedModel(
-            W=torch.cat(rows).double().cpu(),
-            present=self._start.present,
-            class_names=self._session.class_names,
-            method=config.method,
-            ridge_lambda=None,
-            backbone=config.backbone,
-            weights=config.weights,
-            weights_digest=self._session.backbone.digest,
-            image_size=config.image_size,
-            feature_map=replace(self._start.feature_map, intercept=has_bias),
+            rows.append(layer.bias.detach()[None])
+        W = torch.cat(rows).double().cpu()
+        return self.context.saved_model(
+            Classifier(W, self.start.present),
+            replace(self.start.feature_map, intercept=has_bias),
             backbone_arrays=self.backbone_arrays(),
         )
 
     def test_features(self) -> Tensor | None:
-        """Return the features of the held-out images under the backbone as it is."""
-        context = self._session
-        if context.test_images is None or not self._moves_backbone:
+        """Return the features of the test images under the backbone as it is."""
+        context = self.context
+        images = context.data.test_images
+        if images is None or not _moves_backbone(context):
             return context.test_features
         rounds, features = self._features
         if rounds != self._trained or features is None:  # a probe asks once more
             features = extract_features(
                 self.backbone(),
-                context.test_images,
-                np.arange(len(context.test_images)),
+                images,
+                np.arange(len(images)),
                 device=context.device,
                 dtype=context.config.extract_dtype,
             )
             self._features = (self._trained, features)
         return features
 
-    @property
-    def _moves_backbone(self) -> bool:
-        return self._session.config.finetune != "lp"
-
-    def _make_model(self) -> SoftmaxModel:
-        backbone = (
-            trainable_copy(self._session.backbone) if self._moves_backbone else None
-        )
-        arrays = self._start.classifier
-        weight, bias = arrays[CLASSIFIER + "weight"], arrays.get(CLASSIFIER + "bias")
-        return SoftmaxModel(backbone, weight, bias)
-
     def _request(self) -> TrainRequest:
-        config, start = self._session.config, self._start
-        fixed = digest_arrays(start.classifier) if config.finetune == "feat" else ""
+        config, start = self.context.config, self.start
+        fixed = digest_arrays(start.layer) if config.finetune == "feat" else ""
         return TrainRequest(
             lr=self._lr(),
             temperature=start.temperature,
             feature_map=start.feature_map,
             fixed_digest=fixed,
-            bias=CLASSIFIER + "bias" in start.classifier,
+            bias=CLASSIFIER + "bias" in start.layer,
         )
 
     def _lr(self) -> float:
-        config = self._session.config
+        config = self.context.config
         if config.lr != "auto":
             return config.lr
         random_start = config.method == "none"
@@ -265,110 +219,83 @@ class FineTuningPhase:
         return table[config.finetune]
 
     def _arrays(self) -> ArrayRecord:
-        return pack_arrays(dict(self._model.trainable(self._session.config.finetune)))
+        return pack_arrays(dict(self.model.trainable(self.context.config.finetune)))
 
     def _running(self) -> ArrayRecord | None:
-        follows = self._moves_backbone and self._session.config.batch_norm == "train"
-        return pack_arrays(self._model.running_statistics()) if follows else None
-
-    def _add_costs(self, result: TrainedRound) -> None:
-        config, model = self._session.config, self._model
-        c = sum(value.numel() for value in model.trainable("lp").values())
-        b = sum(value.numel() for value in model.trainable("feat").values())
-        values = trained_values(config.finetune, b, c, config.optimizer == "scaffold")
-        flops = training_flops(
-            config.finetune,
-            result.num_samples,
-            config.local_epochs,
-            self._session.forward_flops,
-            c,
-        )
-        one_way = training_bytes(values, result.clients, rounds=1)
-        self._recorder.add_costs(
-            up=result.upload_bytes,
-            down=result.download_bytes,
-            paper_up=one_way,
-            paper_down=one_way,
-            flops=flops,
-        )
+        train_statistics = self.context.config.batch_norm == "train"
+        if not (train_statistics and _moves_backbone(self.context)):
+            return None
+        return pack_arrays(self.model.running_statistics())
 
     def _end_round(self, loss: float, clients: int) -> None:
         """Write the round down; evaluate it where that is due."""
-        rounds = self._session.config.rounds
-        every = self._session.config.evaluation_interval(rounds)
+        config = self.context.config
+        every = config.evaluation_interval(config.rounds)
         line: dict[str, object] = {"clients_trained": clients, "train_loss": loss}
-        if self._trained == rounds or (every and self._trained % every == 0):
-            line["accuracy"] = self._evaluate()
-        self._recorder.end_round({"phase": "finetune", **line})
+        if self._trained == config.rounds or (every and self._trained % every == 0):
+            self._evaluate()
+            line |= {"accuracy": None, **self.metrics}
+        self.context.recorder.end_round({"phase": "finetune", **line})
 
-    def _evaluate(self) -> float | None:
-        """Return the accuracy of the model, and keep the model if it is the best."""
+    def _evaluate(self) -> None:
+        """Evaluate the model on the test images, where there are any."""
         model = self.saved_model()
-        evaluation_set = self._session.evaluation_set(
+        evaluation_set = self.context.evaluation_set(
             model.feature_map, self.test_features()
         )
-        if evaluation_set is None:
-            return None
-        self.accuracy = evaluation_set.accuracy(model.W, model.present)
-        if self.best_accuracy is None or self.accuracy > self.best_accuracy:
-            self.best_accuracy, self.best_round = (
-                self.accuracy,
-                self._recorder.rounds + 1,
-            )
-            self._without_gain = 0
-            save_model(self._session.directory.best_model_path, model)
-        else:
-            self._without_gain += 1
-        return self.accuracy
-
-    def _stopped_early(self) -> bool:
-        patience = self._session.config.early_stopping
-        if not patience or self._without_gain < patience:
-            return False
-        log(INFO, "Stopped early: %d evaluations without a better one", patience)
-        return True
-
-    def _training_fingerprint(self) -> dict[str, Setting]:
-        """Return what must not change between the parts of a run."""
-        run_config = self._session.config.to_run_config()
-        return {
-            **{key: run_config[key] for key in RESUME_KEYS},
-            "data-identity": self._session.data_identity,
-            "labels": json.dumps(self._session.class_names, ensure_ascii=False),
-            "weights-digest": self._session.backbone.digest,
-            "clients": len(self.clients),
-        }
+        if evaluation_set is not None:
+            self.metrics = evaluation_set.evaluate(model.classifier).values()
 
     def _checkpoint(self) -> Checkpoint:
-        state = optimizer_state(self._rounds.optimizer)
+        state = optimizer_state(self.rounds.optimizer)
         running = self._running()
         return Checkpoint(
-            arrays=dict(self._model.trainable(self._session.config.finetune)),
+            arrays=dict(self.model.trainable(self.context.config.finetune)),
             running=unpack_arrays(running) if running else {},
             optimizer={k: torch.from_numpy(v.copy()) for k, v in state.items()},
-            settings=self._settings,
+            settings=self.settings,
             numbers={
                 "trained": self._trained,
-                "without_gain": self._without_gain,
-                "temperature": self._start.temperature,
-                "accuracy": self.accuracy,
-                "best_accuracy": self.best_accuracy,
-                "best_round": self.best_round,
+                "temperature": self.start.temperature,
+                **self.metrics,
             },
-            progress=self._recorder.progress(),
+            progress=self.context.recorder.progress(),
             clients=self.clients,
         )
 
     def _resume_from(self, earlier: Checkpoint) -> None:
-        check_settings(earlier.settings, self._settings)
-        load_arrays(self._model, {**earlier.arrays, **earlier.running})
+        check_settings(earlier.settings, self.settings)
+        load_arrays(self.model, {**earlier.arrays, **earlier.running})
         state = {name: value.numpy() for name, value in earlier.optimizer.items()}
-        restore_optimizer(self._rounds.optimizer, self._arrays(), state)
-        numbers = earlier.numbers
-        self._trained = int(numbers["trained"] or 0)
-        self._without_gain = int(numbers["without_gain"] or 0)
-        self.accuracy, self.best_accuracy = (
-            numbers["accuracy"],
-            numbers["best_accuracy"],
-        )
-        self.best_round = numbers["best_round"]  # type: ignore[assignment]
+        restore_optimizer(self.rounds.optimizer, self._arrays(), state)
+        self._trained = int(earlier.numbers["trained"] or 0)
+        self.metrics = {
+            name: float(value)
+            for name, value in earlier.numbers.items()
+            if name in METRICS and value is not None
+        }
+
+
+def _moves_backbone(context: RunContext) -> bool:
+    return context.config.finetune != "lp"
+
+
+def _make_model(context: RunContext, start: InitialClassifier) -> SoftmaxModel:
+    backbone = trainable_copy(context.backbone) if _moves_backbone(context) else None
+    weight, bias = (
+        start.layer[CLASSIFIER + "weight"],
+        start.layer.get(CLASSIFIER + "bias"),
+    )
+    return SoftmaxModel(backbone, weight, bias)
+
+
+def _training_fingerprint(context: RunContext, num_clients: int) -> dict[str, Setting]:
+    """Return what must not change between the parts of a run."""
+    run_config = context.config.to_run_config()
+    return {
+        **{key: run_config[key] for key in RESUME_KEYS},
+        "data-identity": context.data.identity,
+        "labels": json.dumps(context.class_names, ensure_ascii=False),
+        "weights-digest": context.backbone.digest,
+        "clients": num_clients,
+    }

@@ -1,68 +1,98 @@
-"""Where the fine-tuning starts: a closed-form classifier or a random one."""
+"""Where a fine-tuning starts: from a closed-form classifier, or from a random one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 
 import torch
 from flwr.app import Message, RecordDict
 from flwr.common.logger import log
-from flwr.serverapp import Grid
+from torch import Tensor
 
 from fed3r_app.core import FeatureMap
 from fed3r_app.errors import RunError
-from fed3r_app.runs.recorder import Recorder
+from fed3r_app.runs.snapshots import Checkpoint
 from fed3r_app.server.context import RunContext
-from fed3r_app.server.fine_tuning_phase import Start
 from fed3r_app.server.statistics_phase import Solution
 from fed3r_app.training.model import linear_layer_from, random_classifier
-from fed3r_app.wire import RecordError, count_bytes, pack_temperatures, read_losses
-from strategies import ClientRegistry, printable
-from strategies.messaging import stream_replies
+from fed3r_app.wire import (
+    RecordError,
+    count_bytes,
+    pack_classifier,
+    pack_temperatures,
+    read_losses,
+)
+from strategies import printable, stream_replies
 
 TEMPERATURE = "query.temperature"
-# Ten to the power of -3, -2.75, … 1.
+# Ten to the power of -3, -2.75, … 1: neighbours differ by a factor of 1.8, within which
+# the loss is flat.
 _TEMPERATURES = tuple(10 ** (step / 4) for step in range(-12, 5))
 
 
-def random_start(context: RunContext) -> Start:
-    """Return a random classifier; its softmax has temperature 1."""
-    d, num_classes = context.backbone.dim, context.num_classes
-    config = context.config
-    return Start(
-        classifier=random_classifier(d, num_classes, config.fit_intercept, config.seed),
-        present=torch.ones(num_classes, dtype=torch.bool),
-        feature_map=FeatureMap(d),
-        temperature=1.0,
-    )
+@dataclass(frozen=True, eq=False)
+class InitialClassifier:
+    """Where the fine-tuning starts.
+
+    Parameters
+    ----------
+    layer : dict
+        Weight (C, d) and perhaps bias (C,) of a linear layer.
+    present : Tensor of shape (C,), bool
+        Classes that may be predicted.
+    feature_map : FeatureMap
+        From backbone features to the classifier's input, without a ones column.
+    temperature : float
+        Of the softmax.
+    """
+
+    layer: dict[str, Tensor]
+    present: Tensor
+    feature_map: FeatureMap
+    temperature: float
 
 
-def closed_form_start(solution: Solution, temperature: float) -> Start:
-    """Return the softmax classifier whose weights are those of the solution."""
-    W, present = solution.classifier
-    return Start(
-        classifier=linear_layer_from(W, solution.feature_map.intercept),
-        present=present,
-        feature_map=replace(solution.feature_map, intercept=False),
+def initial_classifier(
+    context: RunContext, solution: Solution | None, earlier: Checkpoint | None
+) -> InitialClassifier:
+    """Return where the fine-tuning of a run starts.
+
+    Parameters
+    ----------
+    context : RunContext
+        The run.
+    solution : Solution or None
+        Its closed form; None for a random start.
+    earlier : Checkpoint or None
+        Of an earlier part of the run: the temperature stays what it was.
+    """
+    if solution is None:
+        return _random_start(context)
+    temperature = context.config.temperature
+    if temperature == "auto" and earlier:
+        temperature = float(earlier.numbers["temperature"] or 1)
+    elif temperature == "auto":
+        temperature = choose_temperature(context, solution)
+    classifier, feature_map = solution.classifier, solution.feature_map
+    return InitialClassifier(
+        layer=linear_layer_from(classifier, feature_map.intercept),
+        present=classifier.present,
+        feature_map=replace(feature_map, intercept=False),
         temperature=temperature,
     )
 
 
-def choose_temperature(
-    context: RunContext,
-    grid: Grid,
-    registry: ClientRegistry,
-    solution: Solution,
-    recorder: Recorder,
-) -> float:
+def choose_temperature(context: RunContext, solution: Solution) -> float:
     """Return the temperature with the least cross-entropy on all clients' images.
 
     Every client reports its sum of losses for a grid of temperatures, in one exchange.
     """
+    registry, recorder = context.registry, context.recorder
     request = context.request(pack_temperatures(solution.feature_map, _TEMPERATURES))
-    content = RecordDict({"arrays": solution.arrays, "config": request})
+    arrays = pack_classifier(solution.classifier)
+    content = RecordDict({"arrays": arrays, "config": request})
 
     def requests() -> Iterator[Message]:
         for node in registry.nodes.values():
@@ -72,7 +102,7 @@ def choose_temperature(
     totals = torch.zeros(len(_TEMPERATURES), dtype=torch.float64)
     answered = 0
     for reply in stream_replies(
-        grid,
+        context.grid,
         requests(),
         timeout=context.config.round_timeout,
         in_flight=registry.in_flight,
@@ -91,3 +121,15 @@ def choose_temperature(
     best = _TEMPERATURES[int(totals.argmin())]
     log(INFO, "temperature = %.3g, measured on %d clients", best, answered)
     return best
+
+
+def _random_start(context: RunContext) -> InitialClassifier:
+    """Return a random classifier; its softmax has temperature 1."""
+    d, num_classes = context.backbone.dim, context.num_classes
+    config = context.config
+    return InitialClassifier(
+        layer=random_classifier(d, num_classes, config.fit_intercept, config.seed),
+        present=torch.ones(num_classes, dtype=torch.bool),
+        feature_map=FeatureMap(d),
+        temperature=1.0,
+    )

@@ -1,4 +1,4 @@
-"""A run from its first exchange to its summary."""
+"""A run from its first exchange to its summary: the phases, in order."""
 
 from __future__ import annotations
 
@@ -9,107 +9,119 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fed3r_app.config import Config
-from fed3r_app.core import FeatureMap
+from fed3r_app.core import Classifier, FeatureMap
+from fed3r_app.core.names import METHODS
 from fed3r_app.errors import RunError
 from fed3r_app.runs.curves import import_matplotlib
-from fed3r_app.runs.model_file import SavedModel, save_model
+from fed3r_app.runs.model_file import save_model
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Checkpoint, Snapshot, load_checkpoint
-from fed3r_app.runs.state import RunState
-from fed3r_app.server.client_evaluation import accuracy_at_clients
-from fed3r_app.server.context import RunContext
-from fed3r_app.server.factory import choose_feature_map
-from fed3r_app.server.fine_tuning_phase import FineTuningPhase, Start
-from fed3r_app.server.forget_replace import revise
-from fed3r_app.server.initial_classifier import (
-    choose_temperature,
-    closed_form_start,
-    random_start,
+from fed3r_app.server.client_evaluation import (
+    clients_with_test_images,
+    evaluate_at_clients,
 )
+from fed3r_app.server.context import RunContext
+from fed3r_app.server.discovery_phase import discover_clients
+from fed3r_app.server.fine_tuning_phase import FineTuningPhase
+from fed3r_app.server.forget_replace import forget_or_replace
+from fed3r_app.server.initial_classifier import initial_classifier
 from fed3r_app.server.quality_probe import probe
-from fed3r_app.server.statistics_phase import Solution, StatisticsPhase, absent_classes
-from strategies import ClientRegistry
+from fed3r_app.server.statistics_phase import (
+    Solution,
+    StatisticsPhase,
+    absent_classes,
+)
 
 
 def run(grid: Grid, config: Config) -> None:
-    """Meet the clients, make a classifier with them, write down what came of it."""
-    context = RunContext(config)
+    """Find the clients, make a classifier with them, and write down the outcome."""
+    context = RunContext.open(grid, config)
     with context.directory.locked():
         if config.forget or config.replace:
-            revise(grid, context)
+            forget_or_replace(context)
         else:
-            _Run(grid, context).run()
+            _Run(context).run()
 
 
 class _Run:
-    """The phases of one run, in order."""
+    """One run. Each phase leaves its result for the next; some runs skip some."""
 
-    def __init__(self, grid: Grid, context: RunContext) -> None:
-        self._grid = grid
-        self._session = context
+    def __init__(self, context: RunContext) -> None:
+        self._context = context
         self._config = context.config
-        self._state = RunState(context.directory, self._config.keep_contributions)
-        self._snapshot, self._checkpoint = self._load_earlier()
-        auto_sigma = (
-            self._config.method == "fed3r-rf" and self._config.rf_sigma == "auto"
-        )
+        self._snapshot: Snapshot | None = None
+        self._checkpoint: Checkpoint | None = None
+        self._statistics: StatisticsPhase | None = None
+        self._solution: Solution | None = None
+        self._tuning: FineTuningPhase | None = None
+        self._outcome: dict[str, object] = {}
+
+    def run(self) -> None:
+        """Run the phases."""
+        for phase in (
+            self._load_earlier,
+            self._discover,
+            self._collect,
+            self._solve,
+            self._evaluate,
+            self._check_coverage,
+            self._fine_tune,
+            self._evaluate_tuned,
+            self._probe,
+            self._finish,
+        ):
+            phase()
+
+    def _load_earlier(self) -> None:
+        """Load what earlier parts of the run have left, if it is resumed."""
+        directory, config = self._context.directory, self._config
+        if not config.resume:
+            return
+        tuned = directory.checkpoint_path.exists()
+        if tuned and config.finetune == "none":
+            raise ValueError(
+                "finetune must not be 'none' to resume a run that has been fine-tuned, "
+                f"got 'none': the model in {directory.path} would be lost."
+            )
+        if config.method != "none":
+            self._snapshot = self._context.state.load()
+        if tuned:
+            self._checkpoint = load_checkpoint(directory.checkpoint_path)
+
+    def _discover(self) -> None:
+        """Wait for the clients, and begin to record."""
+        context, config = self._context, self._config
+        method = METHODS.get(config.method)
+        wants_sigma = bool(method and method.random_features)
         tuned = self._checkpoint.clients if self._checkpoint else ()
         counted = self._snapshot.contributions if self._snapshot else {}
         import_matplotlib()  # the clients are starting: a second less at the end
-        self._roster: ClientRegistry = context.discover_clients(
-            grid,
-            with_moments=auto_sigma and not self._snapshot,
+        discover_clients(
+            context,
+            with_moments=wants_sigma
+            and config.rf_sigma == "auto"
+            and not self._snapshot,
             earlier_classes=self._earlier_classes(),
-            forgotten=self._state.forgotten,
             counted={*counted, *tuned},
             only=tuned,
         )
-        everybody = self._state.expected.union(self._roster.clients, tuned)
-        self._num_clients = len(everybody)
-        # Unless sums were lost: who is known to have been in them is asked again.
-        begun = self._snapshot is not None and self._checkpoint is not None
-        self._is_final = begun and self._state.expected <= counted.keys()
-        self._recorder = self._make_recorder()
-        self._outcome: dict[str, object] = {
-            "method": self._config.method,
-            "dataset": self._config.dataset,
+        clients = context.state.expected.union(context.registry.clients, tuned)
+        earlier = self._checkpoint or self._snapshot
+        context.recorder = Recorder(
+            context.directory, len(clients), earlier.progress if earlier else {}
+        )
+        context.recorder.add_costs(
+            up=context.registry.upload_bytes, down=context.registry.download_bytes
+        )
+        self._outcome = {
+            "method": config.method,
+            "dataset": config.dataset,
             "status": "complete",
-            "clients": self._num_clients,
+            "clients": len(clients),
             "clients_counted": None,
             "ridge_lambda": None,
             "num_classes": context.num_classes,
         }
-
-    def run(self) -> None:
-        """Run the phases that the config asks for."""
-        if self._config.finetune == "none":
-            self._solve()
-        else:
-            start = self._start()
-            self._free_statistics()
-            self._fine_tune(start)
-        self._recorder.finish(self._outcome)
-
-    def _free_statistics(self) -> None:
-        """Free the statistics, which may be larger than all that trains."""
-        self._snapshot = None
-        gc.collect()  # the strategy and what it calls refer to each other
-
-    def _load_earlier(self) -> tuple[Snapshot | None, Checkpoint | None]:
-        """Return what earlier parts of the run have left, if it is to be resumed."""
-        directory, config = self._session.directory, self._config
-        if not config.resume:
-            return None, None
-        tuned = directory.checkpoint_path.exists()
-        if tuned and config.finetune == "none":
-            raise ValueError(
-                "finetune must not be 'none' to go on with a run that has been "
-                f"fine-tuned, got 'none': the model in {directory.path} would be lost."
-            )
-        return (
-            self._state.load() if config.method != "none" else None,
-            load_checkpoint(directory.checkpoint_path) if tuned else None,
-        )
 
     def _earlier_classes(self) -> tuple[str, ...]:
         """Return the classes that an earlier part of the run knew."""
@@ -118,147 +130,129 @@ class _Run:
         settings = self._checkpoint.settings if self._checkpoint else {}
         return tuple(json.loads(str(settings.get("labels", "[]"))))
 
-    def _make_recorder(self) -> Recorder:
-        registry, earlier = self._roster, self._checkpoint or self._snapshot
-        progress = earlier.progress if earlier else {}
-        recorder = Recorder(self._session.directory, self._num_clients, progress)
-        recorder.add_costs(up=registry.upload_bytes, down=registry.download_bytes)
-        return recorder
+    def _collect(self) -> None:
+        """Add up the clients' statistics."""
+        if self._config.method == "none":
+            return
+        counted = self._snapshot.contributions if self._snapshot else {}
+        # A fine-tuning that has begun keeps its start. Unless statistics were lost:
+        # clients that are known to have been in them are asked again.
+        begun = self._snapshot is not None and self._checkpoint is not None
+        final = begun and self._context.state.expected <= counted.keys()
+        phase = StatisticsPhase.prepare(self._context, self._snapshot, final=final)
+        self._statistics = phase
+        phase.collect()
 
-    def _solve(self) -> Solution:
-        """Return the closed-form classifier, saved; raise if too few are in it."""
-        context, earlier = self._session, self._snapshot
-        feature_map = choose_feature_map(context, self._roster, earlier)
-        phase = StatisticsPhase(
-            context,
-            self._roster,
-            feature_map,
-            self._recorder,
-            self._state,
-            earlier,
-            final=self._is_final,
-        )
-        solution, shortfall = phase.run(self._grid), phase.shortfall()
-        if solution:
-            self._note_solution(phase, solution)
-        if solution and not self._checkpoint:  # else a fine-tuned model is there
-            save_model(context.directory.model_path, _model(context, solution))
-        if solution and shortfall:
-            self._recorder.finish(self._outcome)
-        if shortfall:
-            raise RunError(shortfall)
-        assert solution is not None
-        return solution
-
-    def _note_solution(self, phase: StatisticsPhase, solution: Solution) -> None:
-        """Put what the solution is into the summary."""
-        sampler, stats, names = (
-            phase.sampler,
-            solution.statistics,
-            self._session.class_names,
-        )
+    def _solve(self) -> None:
+        """Solve the statistics, and save the classifier."""
+        phase, context = self._statistics, self._context
+        solution = self._solution = phase.solve() if phase else None
+        if not phase or not solution:
+            return
+        stats = solution.statistics
         self._outcome |= {
             "status": "partial" if phase.missing else "complete",
-            "accuracy": solution.accuracy,
-            "clients": len(sampler.counted) + len(phase.missing),
-            "clients_counted": len(sampler.counted),
+            "accuracy": None,
+            **(solution.metrics.values() if solution.metrics else {}),
+            "clients": len(phase.sampler.counted) + len(phase.missing),
+            "clients_counted": len(phase.sampler.counted),
             "missing_clients": list(phase.missing),
-            "refused": dict(self._roster.refused),
+            "refused": dict(context.registry.refused),
             "num_samples": stats.n,
-            "absent_classes": absent_classes(names, stats),
+            "absent_classes": absent_classes(context.class_names, stats),
             "feature_dim": solution.feature_map.dim,
             "ridge_lambda": solution.ridge_lambda,
         }
-        if phase.release:
-            self._outcome["differential_privacy"] = phase.release.summary()
+        if noise := phase.strategy.accumulator.noise:
+            self._outcome["differential_privacy"] = noise.summary()
         if solution.feature_map.rf_dim:
             self._outcome["rf_sigma"] = solution.feature_map.rf_sigma
-        self._evaluate_at_clients(solution.classifier, solution.feature_map)
-
-    def _evaluate_at_clients(
-        self,
-        classifier: tuple[Tensor, Tensor],
-        feature_map: FeatureMap,
-        backbone: dict[str, Tensor] | None = None,
-    ) -> None:
-        """Put into the summary what a model gets right on the clients' images."""
-        result = accuracy_at_clients(
-            self._session,
-            self._grid,
-            self._roster,
-            self._recorder,
-            classifier,
-            feature_map,
-            backbone,
-        )
-        if result is None:
-            return
-        self._outcome["client_accuracy"] = result.accuracy
-        if result.evaluation_set:
-            self._outcome["client_test_images"] = result.num_images
-            if self._outcome["accuracy"] is None:  # the server has no test images
-                self._outcome["accuracy"] = result.accuracy
-
-    def _start(self) -> Start:
-        """Return where the fine-tuning starts."""
-        if self._config.method == "none":
-            return random_start(self._session)
-        solution = self._solve()
-        if self._config.temperature != "auto":
-            return closed_form_start(solution, self._config.temperature)
-        if self._checkpoint:
-            temperature = float(self._checkpoint.numbers["temperature"] or 1)
-        else:
-            temperature = choose_temperature(
-                self._session, self._grid, self._roster, solution, self._recorder
+        if not self._checkpoint:  # else a fine-tuned model is there
+            model = context.saved_model(
+                solution.classifier, solution.feature_map, solution.ridge_lambda
             )
-        return closed_form_start(solution, temperature)
+            save_model(context.directory.model_path, model)
 
-    def _fine_tune(self, start: Start) -> None:
-        """Fine-tune, and probe the features where asked to; save the last model."""
-        context, config = self._session, self._config
-        tuning = FineTuningPhase(
-            context, self._roster, start, self._recorder, self._checkpoint
-        )
-        model_path = context.directory.model_path
+    def _evaluate(self) -> None:
+        """Evaluate the classifier on the clients' images, where that is wanted."""
+        if self._solution:
+            self._evaluate_at_clients(
+                self._solution.classifier, self._solution.feature_map
+            )
+
+    def _check_coverage(self) -> None:
+        """End the run, its results written down, if too few clients were counted."""
+        shortfall = self._statistics.shortfall() if self._statistics else None
+        if shortfall and self._solution:
+            self._finish()
+        if shortfall:
+            raise RunError(shortfall)
+
+    def _fine_tune(self) -> None:
+        """Train the model further; what a failed round leaves is the one before it."""
+        context, config = self._context, self._config
+        if config.finetune == "none":
+            return
+        start = initial_classifier(context, self._solution, self._checkpoint)
+        # The statistics may be larger than all that trains. The collector is needed:
+        # a strategy and its generator refer to each other.
+        self._snapshot = self._statistics = self._solution = None
+        gc.collect()
+        tuning = FineTuningPhase.prepare(context, start, self._checkpoint)
+        self._tuning = tuning
         try:
-            tuning.run(self._grid)
-        finally:  # a round that failed leaves the model before it
+            tuning.run()
+        finally:
             if tuning.is_consistent:
-                save_model(model_path, tuning.saved_model())
+                save_model(context.directory.model_path, tuning.saved_model())
+        closed_form = self._outcome.get("accuracy")
         self._outcome |= {
             "finetune": config.finetune,
             "optimizer": config.optimizer,
             "temperature": start.temperature,
-            "closed_form_accuracy": self._outcome.get("accuracy"),
-            "accuracy": tuning.accuracy,
-            "best_accuracy": tuning.best_accuracy,
-            "best_round": tuning.best_round,
+            "closed_form_accuracy": closed_form,
+            "accuracy": None,
+            **tuning.metrics,
         }
-        model = tuning.saved_model()
         self._outcome.pop("client_accuracy", None)  # it is of the start
-        self._evaluate_at_clients(
-            (model.W, model.present), model.feature_map, model.backbone_arrays
+
+    def _evaluate_tuned(self) -> None:
+        """Evaluate the fine-tuned model on the clients' images."""
+        if self._tuning:
+            model = self._tuning.saved_model()
+            self._evaluate_at_clients(
+                model.classifier, model.feature_map, model.backbone_arrays
+            )
+
+    def _probe(self) -> None:
+        """Solve Fed3R on the fine-tuned features, and keep it where asked to."""
+        if not self._tuning or not (self._config.probe or self._config.refit):
+            return
+        probed = probe(self._context, self._tuning)
+        self._outcome["probe_accuracy"] = (
+            probed.metrics.accuracy if probed.metrics else None
         )
-        if config.probe or config.refit:
-            probed = probe(context, self._grid, self._roster, tuning, self._recorder)
-            self._outcome["probe_accuracy"] = probed.accuracy
-            if config.refit:
-                save_model(model_path, probed.model(tuning.saved_model()))
+        if self._config.refit:
+            model = probed.model(self._tuning.saved_model())
+            save_model(self._context.directory.model_path, model)
 
+    def _finish(self) -> None:
+        """Write the summary and the picture."""
+        self._context.recorder.finish(self._outcome)
 
-def _model(context: RunContext, solution: Solution) -> SavedModel:
-    W, present = solution.classifier
-    config = context.config
-    return SavedModel(
-        W=W,
-        present=present,
-        class_names=context.class_names,
-        method=config.method,
-        ridge_lambda=solution.ridge_lambda,
-        backbone=config.backbone,
-        weights=config.weights,
-        weights_digest=context.backbone.digest,
-        image_size=config.image_size,
-        feature_map=solution.feature_map,
-    )
+    def _evaluate_at_clients(
+        self,
+        classifier: Classifier,
+        feature_map: FeatureMap,
+        backbone: dict[str, Tensor] | None = None,
+    ) -> None:
+        """Put into the summary what a model gets right on the clients' images."""
+        context = self._context
+        metrics = evaluate_at_clients(context, classifier, feature_map, backbone)
+        if metrics is None:
+            return
+        self._outcome["client_accuracy"] = metrics.accuracy
+        if clients_with_test_images(context):
+            self._outcome["client_test_images"] = metrics.total
+            if self._outcome["accuracy"] is None:  # the server has no test images
+                self._outcome["accuracy"] = metrics.accuracy

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from fed3r_app.core import Classifier
 from fed3r_app.features.backbone import Backbone
 
 CLASSIFIER, BACKBONE = "classifier.", "backbone."
@@ -88,15 +89,19 @@ def tuned_backbone(backbone: Backbone, arrays: Mapping[str, Tensor]) -> Backbone
     return replace(backbone, digest=digest_arrays(arrays), build=build)
 
 
-def linear_layer_from(W: Tensor, intercept: bool) -> dict[str, Tensor]:
-    """Return weight (C, d) and bias (C,) of a closed-form W (d, C)."""
-    rows = W.float().T
-    if not intercept:
-        return {CLASSIFIER + "weight": rows.contiguous()}
-    return {
-        CLASSIFIER + "weight": rows[:, :-1].contiguous(),
-        CLASSIFIER + "bias": rows[:, -1].contiguous(),
-    }
+def linear_layer_from(classifier: Classifier, intercept: bool) -> dict[str, Tensor]:
+    """Return weight (C, d) and perhaps bias (C,) of a closed-form classifier.
+
+    With an intercept the last feature is a column of ones, and its weights a bias.
+    """
+    rows, bias = classifier.W.T, classifier.bias
+    if intercept:
+        ones = rows[:, -1]
+        rows, bias = rows[:, :-1], ones if bias is None else bias + ones
+    layer = {CLASSIFIER + "weight": rows.float().contiguous()}
+    if bias is not None:
+        layer[CLASSIFIER + "bias"] = bias.float().contiguous()
+    return layer
 
 
 def random_classifier(

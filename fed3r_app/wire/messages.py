@@ -1,10 +1,7 @@
-"""Classifiers as records, and the size of what travels.
+"""Small records: classifiers, digests of contributions, feature maps; their sizes.
 
-What names a contribution: a digest that travels beside the statistics.
-
-How the feature map travels: its numbers, never its matrices.
-
-How class names travel: a client's own in its hello, everybody's in the requests.
+A contribution's digest travels beside its statistics. A feature map travels as a few
+numbers, never as its matrices.
 """
 
 from __future__ import annotations
@@ -18,9 +15,8 @@ from typing import get_type_hints
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from torch import Tensor
 
-from fed3r_app.core import FeatureMap
+from fed3r_app.core import Classifier, FeatureMap
 from fed3r_app.wire.layout import AnyArray, RecordError
 
 # A fine-tuned backbone beside a classifier; the config key that asks for test images.
@@ -28,29 +24,32 @@ BACKBONE, ON_TEST_IMAGES = "backbone", "on-test-images"
 _RECORD, _KEY = "config", "digest"
 
 
-def pack_classifier(W: Tensor, present: Tensor) -> ArrayRecord:
-    """Return the record of a classifier W (d, C) and its classes present (C,)."""
-    return ArrayRecord(
-        {
-            "weights": Array(W.cpu().numpy()),
-            "present": Array(present.cpu().numpy()),
-        }
-    )
+def pack_classifier(classifier: Classifier) -> ArrayRecord:
+    """Return the record of a classifier: weights, present and perhaps bias."""
+    arrays = {"weights": classifier.W, "present": classifier.present}
+    if classifier.bias is not None:
+        arrays["bias"] = classifier.bias
+    return ArrayRecord({name: Array(x.cpu().numpy()) for name, x in arrays.items()})
 
 
-def unpack_classifier(arrays: Sequence[AnyArray]) -> tuple[Tensor, Tensor]:
-    """Return W (d, C) and present (C,) of a classifier's arrays."""
-    if len(arrays) != 2:
-        raise RecordError(f"A classifier must be 2 arrays, got {len(arrays)}.")
-    W, present = np.asarray(arrays[0]), np.asarray(arrays[1])
+def unpack_classifier(arrays: Sequence[AnyArray]) -> Classifier:
+    """Return the classifier in its arrays."""
+    if len(arrays) not in (2, 3):
+        raise RecordError(f"A classifier must be 2 or 3 arrays, got {len(arrays)}.")
+    W, present, *rest = (np.asarray(array) for array in arrays)
     if W.ndim != 2 or W.dtype.kind != "f" or not np.isfinite(W).all():
         raise RecordError(f"weights must be finite numbers (d, C), got {W.dtype}.")
     if present.shape != W.shape[1:] or present.dtype != np.bool_:
         raise RecordError(
             f"present must be {W.shape[1]} booleans, got {present.dtype}."
         )
+    for bias in rest:
+        if bias.shape != present.shape or bias.dtype != W.dtype:
+            raise RecordError(f"bias must be {W.shape[1]} numbers, got {bias.dtype}.")
+        if not np.isfinite(bias).all():
+            raise RecordError("bias must be finite, got NaN or infinity.")
     # Copied: what arrives may not be written to.
-    return torch.from_numpy(W.copy()), torch.from_numpy(present.copy())
+    return Classifier(*(torch.from_numpy(x.copy()) for x in (W, present, *rest)))
 
 
 def count_bytes(content: RecordDict) -> int:

@@ -16,7 +16,12 @@ from fed3r_app.core import (
     check_contribution,
 )
 from fed3r_app.core.factors import take_columns
-from fed3r_app.core.statistics import check_same_space, mirror_upper, unpack_upper
+from fed3r_app.core.statistics import (
+    Contribution,
+    check_same_space,
+    mirror_upper,
+    unpack_upper,
+)
 from fed3r_app.wire.layout import (
     AnyArray,
     Header,
@@ -41,17 +46,14 @@ def unpack_statistics(
 
     Give ``space`` for a record from a peer: A is d x d whatever little has arrived.
     """
-    contribution = unpack_contribution(record, space)
-    if isinstance(contribution, StatisticsFactor):
-        return contribution.statistics()
-    return contribution
+    return unpack_contribution(record, space).statistics()
 
 
 def unpack_contribution(
     record: ArrayRecord,
     space: tuple[int, int] | None = None,
     limits: Limits | None = None,
-) -> StatisticsFactor | RidgeStatistics:
+) -> Contribution:
     """Return what a record holds: a factor as a factor, A and b as statistics.
 
     Parameters
@@ -173,10 +175,7 @@ def _float64(array: AnyArray) -> Tensor:
     return torch.from_numpy(array.astype(np.float64))
 
 
-_Unpack = Callable[[Header, dict[str, AnyArray]], StatisticsFactor | RidgeStatistics]
-
-
-_UNPACK: dict[str, _Unpack] = {
+_UNPACK: dict[str, Callable[[Header, dict[str, AnyArray]], Contribution]] = {
     "factor": _unpack_factor,
     "packed": _unpack_packed,
     "dense": _unpack_dense,

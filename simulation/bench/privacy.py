@@ -27,8 +27,8 @@ from fed3r_app.features.extraction import extract_features
 from fed3r_app.privacy.gaussian import (
     NORM,
     PrivacyBudget,
+    gaussian_mechanism,
     private_lambda,
-    release,
     secure_normals,
 )
 from simulation.bench.inputs import Features, describe_inputs, load_features
@@ -89,7 +89,7 @@ def _row(features: Features, method: str, times: int, draws: int) -> tuple[Cell,
     for epsilon in _EPSILONS:
         sigma = PrivacyBudget(epsilon, _DELTA).central_sigma(*shape)
         lam = private_lambda(sigma, sums.d)
-        drawn = (release(sums, sigma, secure_normals) for _ in range(draws))
+        drawn = (gaussian_mechanism(sums, sigma, secure_normals) for _ in range(draws))
         cells.append(statistics.mean(accuracy(stats, lam) for stats in drawn))
     return (*cells, accuracy(sums, select_lambda(sums)))
 

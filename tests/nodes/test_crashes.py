@@ -28,8 +28,8 @@ SLOWLY = {"clients_per_round": 1, "keep_contributions": True}
 
 @pytest.fixture(autouse=True)
 def _save_after_every_reply(monkeypatch):
-    monkeypatch.setattr("fed3r_app.server.statistics_phase._SNAPSHOT_SECONDS", 0.0)
-    monkeypatch.setattr("fed3r_app.server.statistics_phase._SNAPSHOT_SHARE", 1e9)
+    monkeypatch.setattr("fed3r_app.server.journal._SNAPSHOT_SECONDS", 0.0)
+    monkeypatch.setattr("fed3r_app.server.journal._SNAPSHOT_SHARE", 1e9)
 
 
 def dies_at(moment, folder, action):

@@ -12,9 +12,9 @@ from fed3r_app.core import FeatureMap, RidgeStatistics
 from fed3r_app.privacy.gaussian import (
     add_noise,
     clip_negative_eigenvalues,
+    gaussian_mechanism,
     make_valid,
     private_lambda,
-    release,
     release_sensitivity,
     sensitivity,
 )
@@ -96,7 +96,7 @@ def test_no_digit_of_the_data_shows_below_the_grid(draw):
 def test_what_is_released_is_valid_and_near(draw):
     Z, y = draw("normal", 3000, D, C, seed=1)
     stats = RidgeStatistics.of(Z, y, C)
-    released = release(stats, SIGMA, normals(0))
+    released = gaussian_mechanism(stats, SIGMA, normals(0))
     assert float(torch.linalg.eigvalsh(released.A).min()) > -1e-9
     assert bool((released.counts >= 0).all())
     size = SIGMA * math.sqrt(D * (D + 1) / 2 + D * C + C)

@@ -1,16 +1,17 @@
 """Evaluations on the clients' own images: sums of counts, and only sane ones."""
 
-import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from strategies import ClientRegistry, evaluate_on_clients
+from strategies import ClientRegistry, Traffic, evaluate_on_clients
 
-QUESTION = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
+REQUEST = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
 
 
 def evaluate(grid):
     registry = ClientRegistry({str(node): node for node in grid.nodes})
-    return evaluate_on_clients(grid, registry, registry.clients, QUESTION, 1.0)
+    return evaluate_on_clients(
+        grid, registry, registry.clients, REQUEST, 1.0, Traffic()
+    )
 
 
 def test_client_evaluations_are_added_up_not_averaged(make_grid, reply_with):
@@ -22,9 +23,8 @@ def test_client_evaluations_are_added_up_not_averaged(make_grid, reply_with):
         return lambda message: reply_with(message, metrics=metrics)
 
     metrics = evaluate(make_grid({number: node(number) for number in counts}))
-    assert metrics["accuracy"] == 90 / 101
-    assert metrics["loss"] == pytest.approx(2.0)
-    assert (metrics["num-examples"], metrics["clients"]) == (101, 3)
+    assert metrics.accuracy == 90 / 101
+    assert (metrics.correct, metrics.total) == (90, 101)
 
 
 def test_unreadable_evaluations_are_left_out(make_grid, reply_with, fail):
@@ -42,8 +42,8 @@ def test_unreadable_evaluations_are_left_out(make_grid, reply_with, fail):
     made[106] = reply_with
     made[107] = fail
     metrics = evaluate(make_grid(made))
-    assert metrics["accuracy"] == 0.75
-    assert metrics["clients"] == 1
+    assert metrics.accuracy == 0.75
+    assert metrics.total == 4
 
 
 def test_no_evaluation_at_all_is_none(make_grid, fail):

@@ -18,7 +18,15 @@ from fed3r_app.core import (
     solve_ridge,
 )
 from fed3r_app.wire import pack_statistics, unpack_classifier
-from strategies import ClientRegistry, CohortSampler, Fed3R, FedNCM
+from strategies import (
+    Accumulator,
+    ClientRegistry,
+    CohortSampler,
+    Fed3R,
+    FedNCM,
+    HeadSolver,
+)
+from tests.harness.journal import KeptJournal
 
 D, C, N, K = 12, 5, 90, 9
 LAM = 0.1
@@ -53,18 +61,29 @@ def nodes(send_statistics):
     return make
 
 
-def strategy(count, kind=Fed3R, per_round=2, seed=0, retries=0, **options):
+def strategy(
+    count,
+    kind=Fed3R,
+    per_round=2,
+    seed=0,
+    retries=0,
+    ridge_lambda=None,
+    limits=None,
+    **options,
+):
     names = {str(i): 101 + i for i in range(count)}
     sampler = CohortSampler(
         tuple(names), per_round=per_round, seed=seed, max_retries=retries
     )
-    start = RidgeStatistics.zeros(D, C)
-    return kind(ClientRegistry(names), sampler, start, **options)
+    accumulator = Accumulator(RidgeStatistics.zeros(D, C), limits=limits)
+    if kind is Fed3R:
+        options["solver"] = HeadSolver(ridge_lambda=ridge_lambda)
+    return kind(ClientRegistry(names), sampler, accumulator, **options)
 
 
 def run(fed3r, grid, **options):
     result = fed3r.start(grid, ArrayRecord(), timeout=0.5, **options)
-    return unpack_classifier(result.arrays.to_numpy_ndarrays())[0]
+    return unpack_classifier(result.arrays.to_numpy_ndarrays()).W
 
 
 def assert_close(W, expected, tolerance=1e-9):
@@ -100,8 +119,8 @@ def test_lambda_is_chosen_from_the_sum_where_none_is_given(make_grid, nodes):
     fed3r = strategy(K)
     W = run(fed3r, make_grid(nodes(parts(Z, y))))
     pooled = RidgeStatistics.of(Z, y, C)
-    assert fed3r.ridge_lambda == pytest.approx(select_lambda(pooled), rel=1e-6)
-    assert_close(W, solve_ridge(pooled, fed3r.ridge_lambda))
+    assert fed3r.solver.ridge_lambda == pytest.approx(select_lambda(pooled), rel=1e-6)
+    assert_close(W, solve_ridge(pooled, fed3r.solver.ridge_lambda))
 
 
 def test_fedncm_is_fed3r_with_class_means(make_grid, nodes):
@@ -110,7 +129,7 @@ def test_fedncm_is_fed3r_with_class_means(make_grid, nodes):
     assert isinstance(fedncm, Fed3R)
     W = run(fedncm, make_grid(nodes(parts(Z, y))))
     assert_close(W, class_means(RidgeStatistics.of(Z, y, C)))
-    assert fedncm.ridge_lambda is None
+    assert fedncm.solver.ridge_lambda is None
 
 
 def test_a_run_that_goes_on_ends_where_the_whole_run_ends(make_grid, nodes):
@@ -125,13 +144,17 @@ def test_a_run_that_goes_on_ends_where_the_whole_run_ends(make_grid, nodes):
         tuple(names), per_round=2, seed=0, counted=["0", "1", "2", "3"], rounds=2
     )
     fed3r = Fed3R(
-        ClientRegistry(names), sampler, start, ridge_lambda=LAM, first_round=3
+        ClientRegistry(names),
+        sampler,
+        Accumulator(start),
+        solver=HeadSolver(ridge_lambda=LAM),
+        first_round=3,
     )
     result = fed3r.start(grid, ArrayRecord())
     assert list(result.train_metrics_clientapp) == [3, 4, 5]
     assert {node for node, _ in grid.log} == set(range(105, 110))
     assert_close(
-        unpack_classifier(result.arrays.to_numpy_ndarrays())[0],
+        unpack_classifier(result.arrays.to_numpy_ndarrays()).W,
         solve_ridge(RidgeStatistics.of(Z, y, C), LAM),
     )
 
@@ -199,7 +222,7 @@ def test_statistics_beyond_the_limits_are_refused_with_client_and_reason(
     run(fed3r, make_grid(nodes(pieces)))
     assert fed3r.sampler.counted == {"1"}
     assert "n must be <= max-client-samples = 50" in fed3r.sampler.failures["0"]
-    assert fed3r.statistics().n == 30
+    assert fed3r.accumulator.release().n == 30
     assert "Client 0 failed: its statistics were refused" in caplog.text
 
 
@@ -258,79 +281,71 @@ def test_replies_of_strangers_and_second_replies_are_ignored(nodes):
     assert metrics["clients-counted"] == K
     assert metrics["num-examples"] == N
     pooled = RidgeStatistics.of(Z, y, C)
-    assert_close(fed3r.statistics().A, pooled.A)
-    assert_close(fed3r.statistics().b, pooled.b)
-
-
-def judged(fed3r):
-    """Return what a strategy says of each reply, as it comes."""
-    said = []
-    fed3r.on_reply = lambda entry, record: said.append(
-        (entry.client, entry.outcome, record is not None)
-    )
-    return said
+    assert_close(fed3r.accumulator.release().A, pooled.A)
+    assert_close(fed3r.accumulator.release().b, pooled.b)
 
 
 def test_a_repeated_reply_is_ignored_and_a_different_one_refused(send_statistics):
     Z, y = samples()
-    fed3r = strategy(1, ridge_lambda=LAM)
-    said = judged(fed3r)
+    journal = KeptJournal()
+    fed3r = strategy(1, ridge_lambda=LAM, journal=journal)
     list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
     first = send_statistics(request(101), Z[:9], y[:9], C, digest="a" * 64)
     # Other sums under the same digest are what a client with more threads sends.
     again = send_statistics(request(101), Z[:9] * 1.001, y[:9], C, digest="a" * 64)
     other = send_statistics(request(101), Z, y, C, digest="b" * 64)
     fed3r.aggregate_train(1, [first, again, other, first])
-    assert said == [
+    assert journal.entries == [
         ("0", "accepted", True),
         ("0", "repeated", False),
         ("0", "refused", False),
         ("0", "repeated", False),
     ]
-    assert fed3r.contributions == {"0": "a" * 64}
-    assert_close(fed3r.statistics().A, RidgeStatistics.of(Z[:9], y[:9], C).A)
+    assert fed3r.accumulator.contributions == {"0": "a" * 64}
+    assert_close(fed3r.accumulator.release().A, RidgeStatistics.of(Z[:9], y[:9], C).A)
 
 
 def test_who_was_counted_before_is_not_counted_again(send_statistics):
     Z, y = samples()
     start = RidgeStatistics.of(Z, y, C)
     sampler = CohortSampler(["0"], per_round=0, seed=0, counted=["0"])
-    registry, counted = ClientRegistry({"0": 101}, None, 0, 0), {"0": "a" * 64}
-    fed3r = Fed3R(registry, sampler, start, contributions=counted)
-    said = judged(fed3r)
+    accumulator = Accumulator(start, {"0": "a" * 64})
+    journal = KeptJournal()
+    registry = ClientRegistry({"0": 101})
+    fed3r = Fed3R(registry, sampler, accumulator, journal=journal)
     late = send_statistics(request(101), Z, y, C, digest="a" * 64)
     fed3r.aggregate_train(1, [late])
-    assert said == [("0", "repeated", False)]
-    assert torch.equal(fed3r.statistics().A, start.A)
+    assert journal.entries == [("0", "repeated", False)]
+    assert torch.equal(fed3r.accumulator.release().A, start.A)
 
 
 @pytest.mark.parametrize("digest", [None, "", "a" * 63, "G" * 64, 7, "a" * 64 + "\n"])
 def test_statistics_without_a_digest_are_refused(nodes, reply_with, digest):
     Z, y = samples()
-    fed3r = strategy(1)
-    said = judged(fed3r)
+    journal = KeptJournal()
+    fed3r = strategy(1, journal=journal)
     list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
     records = {"arrays": pack_statistics(Z, y, C)}
     if digest is not None:
         records["config"] = ConfigRecord({"digest": digest})
     fed3r.aggregate_train(1, [reply_with(request(101), **records)])
-    assert said == [("0", "refused", False)]
+    assert journal.entries == [("0", "refused", False)]
     assert "digest must be" in fed3r.sampler.failures["0"]
 
 
 def test_what_can_not_be_written_down_is_not_counted(nodes):
     Z, y = samples()
     made = nodes(parts(Z, y))
-    fed3r = strategy(K, per_round=0, ridge_lambda=LAM)
+
+    class FullDisk:
+        def record(self, entry, record):
+            raise OSError(28, "No space left on device")
+
+    fed3r = strategy(K, per_round=0, ridge_lambda=LAM, journal=FullDisk())
     list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
-
-    def full(entry, record):
-        raise OSError(28, "No space left on device")
-
-    fed3r.on_reply = full
     with pytest.raises(OSError, match="No space left"):
         fed3r.aggregate_train(1, [made[105](request(105))])
-    assert (fed3r.statistics().n, fed3r.contributions) == (0, {})
+    assert (fed3r.accumulator.release().n, fed3r.accumulator.contributions) == (0, {})
 
 
 def test_a_folded_reply_is_not_kept(nodes):

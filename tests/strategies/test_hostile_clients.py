@@ -25,7 +25,7 @@ from hypothesis.extra import numpy as arrays_of
 
 from fed3r_app.core import FeatureMap, Limits, RidgeStatistics, solve_ridge
 from fed3r_app.wire import add_digest, pack_statistics
-from strategies import ClientRegistry, CohortSampler, Fed3R
+from strategies import Accumulator, ClientRegistry, CohortSampler, Fed3R, HeadSolver
 
 D, C, HIGH, MOST = 6, 4, 6.0, 10_000
 NODE = 101
@@ -81,8 +81,8 @@ def make_server():
     """Return a strategy that has just asked its only client."""
     sampler = CohortSampler(("alice",), per_round=1, seed=0)
     start = RidgeStatistics.zeros(D, C)
-    registry = ClientRegistry({"alice": NODE}, None, 0, 0)
-    fed3r = Fed3R(registry, sampler, start, limits=LIMITS)
+    registry = ClientRegistry({"alice": NODE})
+    fed3r = Fed3R(registry, sampler, Accumulator(start, limits=LIMITS))
     list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
     return fed3r
 
@@ -93,7 +93,7 @@ def receive(content):
     reply = Message(content, reply_to=request)
     fed3r = make_server()
     _, metrics = fed3r.aggregate_train(1, [reply])
-    stats = fed3r.statistics()
+    stats = fed3r.accumulator.release()
     if not fed3r.sampler.counted:
         assert fed3r.sampler.failures["alice"]
         assert not stats.A.any() and not stats.b.any() and not stats.counts.any()
@@ -309,11 +309,10 @@ def test_hostile_clients_leave_the_solution_of_the_others_as_it_is(make_grid):
     names = {str(k): NODE + k for k in range(100)}
     sampler = CohortSampler(tuple(names), per_round=20, seed=0)
     fed3r = Fed3R(
-        ClientRegistry(names, None, 0, 0),
+        ClientRegistry(names),
         sampler,
-        RidgeStatistics.zeros(D, C),
-        ridge_lambda=0.1,
-        limits=LIMITS,
+        Accumulator(RidgeStatistics.zeros(D, C), limits=LIMITS),
+        solver=HeadSolver(ridge_lambda=0.1),
     )
     fed3r.start(make_grid({NODE + k: node(k) for k in range(100)}), ArrayRecord())
     assert sampler.counted >= {str(k) for k in range(0, 100, 10)}
@@ -322,7 +321,7 @@ def test_hostile_clients_leave_the_solution_of_the_others_as_it_is(make_grid):
         if k % 10 and str(k) in sampler.counted:
             counted = receive(hostile_reply(np.random.default_rng(k)))
             expected = expected + counted
-    W = solve_ridge(fed3r.statistics(), 0.1)
+    W = solve_ridge(fed3r.accumulator.release(), 0.1)
     torch.testing.assert_close(W, solve_ridge(expected, 0.1), rtol=1e-9, atol=1e-9)
 
 

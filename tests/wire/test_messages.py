@@ -4,17 +4,22 @@ import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 
+from fed3r_app.core import Classifier
 from fed3r_app.wire import count_bytes, pack_classifier, unpack_classifier
 
 
+@pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_classifier_comes_back_as_it_was(draw, dtype):
+def test_a_classifier_comes_back_as_it_was(draw, dtype, with_bias):
     W = draw(6, 4, 2, 0)[0].to(dtype)
     present = torch.tensor([True, False, True, True])
-    arrays = pack_classifier(W, present).to_numpy_ndarrays()
-    weights, mask = unpack_classifier(arrays)
-    assert torch.equal(weights, W) and weights.dtype == dtype
-    assert torch.equal(mask, present)
+    bias = W[0] if with_bias else None
+    sent = pack_classifier(Classifier(W, present, bias)).to_numpy_ndarrays()
+    classifier = unpack_classifier(sent)
+    assert torch.equal(classifier.W, W) and classifier.W.dtype == dtype
+    assert torch.equal(classifier.present, present)
+    assert (classifier.bias is not None) == with_bias
+    assert bias is None or torch.equal(classifier.bias, bias)
 
 
 def test_the_bytes_of_a_message_are_those_of_all_its_records(draw):

@@ -10,7 +10,7 @@ from fed3r_app.config import Config
 from fed3r_app.core import FeatureMap
 from fed3r_app.errors import RunError
 from fed3r_app.privacy.gaussian import PrivacyBudget
-from fed3r_app.privacy.release import DistributedRelease
+from fed3r_app.privacy.release import DistributedNoise
 from simulation.engines.inline import default_run_config
 
 DEFAULTS = default_run_config(Path(__file__).parents[3] / "pyproject.toml")
@@ -62,9 +62,9 @@ def test_fewer_survivors_than_the_noise_is_for_are_never_unmasked(run):
             **PRIVATE,
         )
     assert not run.grid.of("query.unmask")
-    release = DistributedRelease(PrivacyBudget(1.0, 1e-5), 64, lambda: None)
+    noise = DistributedNoise(PrivacyBudget(1.0, 1e-5), 64)
     with pytest.raises(RunError, match="calibrated for 6 clients, got 5"):
-        release.count_group(5, 6)
+        noise.add_group(5, 6)
 
 
 def test_nobody_is_in_a_second_sum_where_the_first_may_still_be_unmasked(run):

@@ -1,0 +1,127 @@
+"""The first phase: which clients take part, and which classes there are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from logging import INFO
+
+from flwr.common.logger import log
+
+from fed3r_app.data.label_space import LabelSpace
+from fed3r_app.progress import Progress
+from fed3r_app.server.context import RunContext
+from strategies import IN_FLIGHT, ClientDiscovery, natural_key
+
+
+def discover_clients(
+    context: RunContext,
+    *,
+    with_moments: bool,
+    earlier_classes: Sequence[str] = (),
+    counted: Collection[str] = (),
+    only: Collection[str] = (),
+) -> None:
+    """Wait for the clients that a run begins with, and fix its classes.
+
+    Parameters
+    ----------
+    context : RunContext
+        The run; its ``discovery`` and, on nodes with their own images, its
+        ``class_names`` are set.
+    with_moments : bool
+        Also ask for the moments from which the kernel width is chosen.
+    earlier_classes : sequence of str
+        Classes that an earlier part of the run knew.
+    counted : collection of str
+        Clients that an earlier part of the run counted: they need not be there.
+    only : collection of str
+        The clients that a fine-tuning began with: no others take part; () for all.
+    """
+    log(INFO, "Waiting for the clients …")
+    config, is_local = context.config, context.data.is_local
+    context.discovery = ClientDiscovery(
+        context.grid,
+        timeout=config.round_timeout,
+        max_retries=config.max_retries,
+        strict=config.min_clients == 0,
+        # Real nodes have a machine each: all at once.
+        in_flight=sys.maxsize if is_local else IN_FLIGHT,
+        progress=Progress("clients said hello"),
+    )
+    context.discovery.gather(config.wait_for, with_moments)
+    registry = context.registry
+    registry.leave_out(context.state.forgotten)
+    registry.leave_out(_others(registry.clients, only))
+    if is_local:
+        _fix_labels(context, [*registry.class_names.values(), earlier_classes])
+        if _refuse_unknown_classes(context, registry.clients) and not (
+            config.min_clients
+        ):
+            raise ValueError(next(iter(registry.refused.values())))
+    num_clients = len({*registry.clients, *counted})
+    if config.min_clients > num_clients:
+        raise ValueError(
+            f"min-clients must be <= {num_clients}, the number of clients, got "
+            f"{config.min_clients}. {' '.join(registry.refused.values())}".rstrip()
+        )
+    log(INFO, "%d clients", len(registry.clients))
+
+
+def admit_newcomers(context: RunContext, only: Collection[str] = ()) -> list[str]:
+    """Return clients that have come since, or have come back as another node.
+
+    Parameters
+    ----------
+    context : RunContext
+        The run; the costs of their hellos are recorded.
+    only : collection of str
+        See `discover_clients`.
+    """
+    registry = context.registry
+    up, down = registry.upload_bytes, registry.download_bytes
+    newcomers = set(context.discovery.admit_newcomers())
+    context.recorder.add_costs(
+        up=registry.upload_bytes - up, down=registry.download_bytes - down
+    )
+    forgotten = () if only else context.state.forgotten
+    left_out = {*forgotten, *_others(newcomers, only)}
+    registry.leave_out(left_out)
+    newcomers -= left_out
+    if context.data.is_local:
+        newcomers -= set(_refuse_unknown_classes(context, newcomers))
+    joined = sorted(newcomers, key=natural_key)
+    if joined:
+        log(INFO, "%d clients joined: %s", len(joined), ", ".join(joined))
+    return joined
+
+
+def _fix_labels(context: RunContext, known: Iterable[Sequence[str]]) -> None:
+    """Fix the label space: the given one, or all classes that are known."""
+    given = context.config.given_labels
+    space = LabelSpace(given) if given else LabelSpace.union(known)
+    context.class_names = space.names
+    # Refuses test images of other classes now, not at the end.
+    context.data.test_labels(space.names)
+    log(INFO, "%d classes: %s", len(space.names), ", ".join(space.names[:20]))
+
+
+def _refuse_unknown_classes(context: RunContext, clients: Iterable[str]) -> list[str]:
+    """Leave out the clients that have classes besides the run's; return them."""
+    registry, space = context.registry, LabelSpace(context.class_names)
+    refused = []
+    for client in clients:
+        if refusal := space.refusal(f"Client {client}", registry.class_names[client]):
+            registry.refuse(client, refusal)
+            refused.append(client)
+    return refused
+
+
+def _others(clients: Iterable[str], only: Collection[str]) -> list[str]:
+    """Return the clients that are not among some, with a line of log; () are all."""
+    among = set(only)
+    others = [client for client in clients if only and client not in among]
+    if others:
+        named = ", ".join(others[:10])
+        log(INFO, "Not in the fine-tuning, which began without them: %s", named)
+    return others

@@ -1,0 +1,90 @@
+"""Whether a reply to a training request can be averaged with the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord
+from numpy.typing import NDArray
+
+from fed3r_app.wire import FIXED, RecordError, read_array
+
+# record -> array -> dtype and shape
+Layout = dict[str, dict[str, tuple[str, tuple[int, ...]]]]
+Named = dict[str, dict[str, NDArray[Any]]]
+METRICS, NUM_EXAMPLES, LOSS = "metrics", "num-examples", "train-loss"
+
+
+def expected_layout(request: Message) -> Layout:
+    """Return the layout of what a request holds and its reply must hold too."""
+    records = request.content.array_records.items()
+    return _layout(_read({key: record for key, record in records if key != FIXED}))
+
+
+def find_problem(reply: Message, expected: Layout) -> str | None:
+    """Return why a reply can't be averaged in, else None."""
+    arrays, metrics = reply.content.array_records, reply.content.metric_records
+    if "arrays" not in arrays or set(metrics) != {METRICS}:
+        return "its reply has no arrays or no metrics"
+    return _metrics_problem(metrics[METRICS]) or _arrays_problem(arrays, expected)
+
+
+def _metrics_problem(metrics: MetricRecord) -> str | None:
+    count, loss = metrics.get(NUM_EXAMPLES), metrics.get(LOSS)
+    if type(count) is not int or count < 0:
+        return f"its {NUM_EXAMPLES} must be a whole number >= 0, got {count!r}"
+    if not count:
+        return "it has no images"
+    if type(loss) not in (int, float) or not math.isfinite(read_number(metrics, LOSS)):
+        return f"its {LOSS} must be a finite number, got {loss!r}"
+    return None
+
+
+def _arrays_problem(records: Mapping[str, ArrayRecord], expected: Layout) -> str | None:
+    try:
+        arrays = _read(records)
+    except RecordError as error:
+        return str(error)
+    if _layout(arrays) != expected:
+        return "its arrays are not those it was sent"
+    for named in arrays.values():
+        for name, array in named.items():
+            if not np.isfinite(array).all():
+                return f"its {name} is not finite"
+    return None
+
+
+def _read(records: Mapping[str, ArrayRecord]) -> Named:
+    return {
+        key: {name: read_array(record, name) for name in record}
+        for key, record in records.items()
+    }
+
+
+def _layout(arrays: Named) -> Layout:
+    # Of the data itself: what a reply says about it may be wrong.
+    return {
+        key: {name: (array.dtype.str, array.shape) for name, array in named.items()}
+        for key, named in arrays.items()
+    }
+
+
+def keep_averaged_metrics(reply: Message) -> None:
+    """Keep the metrics that are averaged: Flower wants the same from everybody."""
+    metrics = reply.content.metric_records[METRICS]
+    kept = {key: metrics[key] for key in (NUM_EXAMPLES, LOSS)}
+    reply.content[METRICS] = MetricRecord(kept)
+
+
+def num_examples(reply: Message) -> int:
+    """Return the number of samples that a checked reply was trained on."""
+    metrics = reply.content.metric_records[METRICS]
+    return int(read_number(metrics, NUM_EXAMPLES))
+
+
+def read_number(metrics: MetricRecord, key: str) -> float:
+    """Return a metric as a float."""
+    return float(metrics[key])  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+"""The classifiers of a run, from its statistics: which head, which ridge penalty."""
+
+from __future__ import annotations
+
+from fed3r_app.core import (
+    HEADS,
+    Classifier,
+    HeadOptions,
+    RidgeStatistics,
+    select_lambda,
+    solve_head,
+)
+
+
+class HeadSolver:
+    """Solves a head for the statistics of each evaluation.
+
+    Generalised cross-validation takes several times as long as solving. So before the
+    last classifier a penalty is kept until there are twice as many samples.
+
+    Parameters
+    ----------
+    head : str
+        Name in ``fed3r_app.core.HEADS``.
+    ridge_lambda : float or None
+        The penalty of all classifiers; None chooses it by cross-validation.
+    normalize, intercept : bool
+        See ``HeadOptions``.
+
+    Attributes
+    ----------
+    ridge_lambda : float or None
+        The penalty of the last classifier; None before the first, and for heads
+        without one.
+    """
+
+    def __init__(
+        self,
+        head: str = "ridge",
+        ridge_lambda: float | None = None,
+        *,
+        normalize: bool = True,
+        intercept: bool = False,
+    ) -> None:
+        self.ridge_lambda: float | None = None
+        self._head = head
+        self._given = ridge_lambda
+        self._normalize = normalize
+        self._intercept = intercept
+        self._num_samples = 0  # of which a penalty was last chosen
+
+    def solve(
+        self, stats: RidgeStatistics, *, last: bool, noise_lambda: float | None = None
+    ) -> Classifier:
+        """Return the classifier of the statistics.
+
+        Parameters
+        ----------
+        stats : RidgeStatistics
+            Sum over the clients so far.
+        last : bool
+            Whether no more will come: the penalty is then chosen anew.
+        noise_lambda : float or None
+            The penalty that goes with the noise of differential privacy, which
+            cross-validation would take for signal.
+        """
+        if HEADS[self._head].uses_lambda:
+            self.ridge_lambda = self._choose(stats, last, noise_lambda)
+        options = HeadOptions(self.ridge_lambda, self._normalize, self._intercept)
+        return solve_head(self._head, stats, options)
+
+    def _choose(
+        self, stats: RidgeStatistics, last: bool, noise_lambda: float | None
+    ) -> float:
+        if self._given is not None:
+            return self._given
+        if noise_lambda is not None:
+            return noise_lambda
+        if self.ridge_lambda is None or last or stats.n >= 2 * self._num_samples:
+            self._num_samples = stats.n
+            return select_lambda(stats)
+        return self.ridge_lambda
