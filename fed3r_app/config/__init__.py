@@ -27,6 +27,10 @@ Reader = Callable[[str, Value], Value]
 _EVALUATIONS, _MANY_FEATURES, _FEWEST_EVALUATIONS = 20, 2000, 4
 # ``clients-per-round = "auto"`` in simulation: enough rounds to see the curve.
 _SIMULATED_PER_ROUND = 2
+# Keys of earlier versions, and why they are ignored; their default changed nothing.
+RETIRED: dict[str, tuple[Value, str]] = {
+    "early-stopping": (0, "a model must not be chosen on test images")
+}
 SECAGG = "secagg"
 WITHOUT_REPLACEMENT, WITH_REPLACEMENT = "without-replacement", "with-replacement"
 
@@ -174,7 +178,6 @@ class Config:
     temperature: AutoOrPositive
     batch_norm: Annotated[str, _one_of("frozen", "train")]
     augment: Flag
-    early_stopping: Count
     probe: Flag
     refit: Flag
 
@@ -198,7 +201,7 @@ class Config:
     @classmethod
     @lru_cache(maxsize=8)
     def _read(cls, items: tuple[tuple[str, type, Value], ...]) -> Config:
-        run_config = {key: value for key, _, value in items}
+        run_config = {key: value for key, _, value in items if key not in RETIRED}
         readers = _readers()
         for key in run_config:
             if key not in readers:
@@ -377,11 +380,15 @@ class Config:
                 "server-momentum must be auto or 0 unless optimizer = 'fedavgm', got "
                 f"{self.server_momentum} with {self.optimizer!r}."
             )
-        if self.early_stopping and self.eval_every == 0:
-            raise ValueError(
-                "eval-every must be auto or >= 1 with early-stopping = "
-                f"{self.early_stopping}, got 0: nothing says when to stop."
-            )
+
+
+def retired_keys(run_config: Mapping[str, Value]) -> dict[str, str]:
+    """Return the keys that are set but no longer obeyed, each with the reason."""
+    return {
+        key: reason
+        for key, (default, reason) in RETIRED.items()
+        if run_config.get(key, default) != default
+    }
 
 
 def check_setting(key: str, value: Value) -> None:

@@ -132,11 +132,6 @@ class RunDirectory:
         """The fine-tuning after its last round."""
         return self.path / "checkpoint.safetensors"
 
-    @property
-    def best_model_path(self) -> Path:
-        """The fine-tuned model that was best on the held-out images."""
-        return self.path / "best.safetensors"
-
     def write_config(self, config: Mapping[str, object]) -> None:
         """Write config.json."""
         _write_json(self.config_path, config)
@@ -231,7 +226,7 @@ class RunDirectory:
             path.unlink(missing_ok=True)
 
     def _files(self) -> tuple[Path, ...]:
-        models = (self.model_path, self.best_model_path, self.checkpoint_path)
+        models = (self.model_path, self.checkpoint_path)
         results = (self.summary_path, self.curves_path, self.statistics_path, *models)
         return (self.config_path, self.metrics_path, self.ledger_path, *results)
 

@@ -153,7 +153,7 @@ class Checkpoint:
     settings : dict
         What must be the same in a run that goes on from here.
     numbers : dict
-        Rounds trained, temperature, best round and accuracy so far.
+        Rounds trained, temperature, last accuracy.
     progress : dict
         Rounds, bytes and seconds so far.
     clients : tuple of str

@@ -60,7 +60,6 @@ class RunContext:
         self.test_images = self._data.test_images
         if self._data.dataset and not self.test_images:
             log(WARNING, "%s has no test images: no accuracy.", config.dataset)
-        self._check_can_stop_early()
         self.class_names = self._data.class_names
         self.backbone = load_backbone(
             config.backbone,
@@ -210,17 +209,6 @@ class RunContext:
     def forward_flops(self) -> int:
         """FLOPs of one image through the backbone, as the paper counts."""
         return forward_flops(self.backbone, cache_dir())
-
-    def _check_can_stop_early(self) -> None:
-        """Refuse to stop a fine-tuning by evaluations that there will never be."""
-        config = self.config
-        if config.finetune == "none" or self.test_images:
-            return
-        if config.early_stopping:
-            raise ValueError(
-                "early-stopping must be 0 without test images at the server, got "
-                f"{config.early_stopping}: nothing says when to stop."
-            )
 
     def _fix_labels(self, known: Iterable[Sequence[str]]) -> None:
         """Fix the label space: the given one, or all classes that are known."""

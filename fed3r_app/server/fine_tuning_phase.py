@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from logging import INFO
 
 import numpy as np
 import torch
 from flwr.app import ArrayRecord
-from flwr.common.logger import log
 from flwr.serverapp import Grid
 from torch import Tensor
 
@@ -17,7 +15,7 @@ from fed3r_app.core import FeatureMap
 from fed3r_app.core.costs import trained_values, training_bytes, training_flops
 from fed3r_app.features.backbone import Backbone
 from fed3r_app.features.extraction import extract_features
-from fed3r_app.runs.model_file import SavedModel, save_model
+from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import (
     Checkpoint,
@@ -89,7 +87,7 @@ class Start:
 
 
 class FineTuningPhase:
-    """Rounds of training, evaluated, checkpointed, and stopped in time.
+    """Rounds of training, evaluated and checkpointed.
 
     Parameters
     ----------
@@ -147,18 +145,15 @@ class FineTuningPhase:
         self._trained = 0
         # Of the held-out images, after so many rounds.
         self._features: tuple[int, Tensor | None] = (0, None)
-        self._without_gain = 0
         self.accuracy: float | None = None
-        self.best_accuracy: float | None = None
-        self.best_round: int | None = None
         if earlier:
             self._resume_from(earlier)
 
     def run(self, grid: Grid) -> None:
-        """Train until the rounds are over or no longer help."""
+        """Train until the rounds are over."""
         config = self._session.config
         request = self._session.request(self._request().pack())
-        while self._trained < config.rounds and not self._stopped_early():
+        while self._trained < config.rounds:
             number = self._trained + 1
             self._session.admit_newcomers(self._recorder, only=self.clients)
             result = self._rounds.run(
@@ -302,7 +297,7 @@ class FineTuningPhase:
         self._recorder.end_round({"phase": "finetune", **line})
 
     def _evaluate(self) -> float | None:
-        """Return the accuracy of the model, and keep the model if it is the best."""
+        """Return the accuracy of the model as it is now."""
         model = self.saved_model()
         evaluation_set = self._session.evaluation_set(
             model.feature_map, self.test_features()
@@ -310,23 +305,7 @@ class FineTuningPhase:
         if evaluation_set is None:
             return None
         self.accuracy = evaluation_set.accuracy(model.W, model.present)
-        if self.best_accuracy is None or self.accuracy > self.best_accuracy:
-            self.best_accuracy, self.best_round = (
-                self.accuracy,
-                self._recorder.rounds + 1,
-            )
-            self._without_gain = 0
-            save_model(self._session.directory.best_model_path, model)
-        else:
-            self._without_gain += 1
         return self.accuracy
-
-    def _stopped_early(self) -> bool:
-        patience = self._session.config.early_stopping
-        if not patience or self._without_gain < patience:
-            return False
-        log(INFO, "Stopped early: %d evaluations without a better one", patience)
-        return True
 
     def _training_fingerprint(self) -> dict[str, Setting]:
         """Return what must not change between the parts of a run."""
@@ -349,11 +328,8 @@ class FineTuningPhase:
             settings=self._settings,
             numbers={
                 "trained": self._trained,
-                "without_gain": self._without_gain,
                 "temperature": self._start.temperature,
                 "accuracy": self.accuracy,
-                "best_accuracy": self.best_accuracy,
-                "best_round": self.best_round,
             },
             progress=self._recorder.progress(),
             clients=self.clients,
@@ -364,11 +340,5 @@ class FineTuningPhase:
         load_arrays(self._model, {**earlier.arrays, **earlier.running})
         state = {name: value.numpy() for name, value in earlier.optimizer.items()}
         restore_optimizer(self._rounds.optimizer, self._arrays(), state)
-        numbers = earlier.numbers
-        self._trained = int(numbers["trained"] or 0)
-        self._without_gain = int(numbers["without_gain"] or 0)
-        self.accuracy, self.best_accuracy = (
-            numbers["accuracy"],
-            numbers["best_accuracy"],
-        )
-        self.best_round = numbers["best_round"]  # type: ignore[assignment]
+        self._trained = int(earlier.numbers["trained"] or 0)
+        self.accuracy = earlier.numbers["accuracy"]

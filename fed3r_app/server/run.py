@@ -232,8 +232,6 @@ class _Run:
             "temperature": start.temperature,
             "closed_form_accuracy": self._outcome.get("accuracy"),
             "accuracy": tuning.accuracy,
-            "best_accuracy": tuning.best_accuracy,
-            "best_round": tuning.best_round,
         }
         model = tuning.saved_model()
         self._outcome.pop("client_accuracy", None)  # it is of the start

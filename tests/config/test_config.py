@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fed3r_app.config import WITH_REPLACEMENT, Config, check_setting
+from fed3r_app.config import WITH_REPLACEMENT, Config, check_setting, retired_keys
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 DEFAULTS = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
@@ -151,3 +151,11 @@ def test_larger_systems_are_solved_less_often(dim, interval):
 
 def test_few_rounds_are_all_evaluated():
     assert read().evaluation_interval(10, 1280) == 1
+
+
+def test_a_retired_key_is_ignored_and_named_where_it_was_set():
+    assert Config.from_run_config(DEFAULTS | {"early-stopping": 3}) == read()
+    assert retired_keys(DEFAULTS | {"early-stopping": 0}) == {}
+    assert retired_keys(DEFAULTS | {"early-stopping": 3}) == {
+        "early-stopping": "a model must not be chosen on test images"
+    }

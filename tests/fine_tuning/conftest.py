@@ -140,10 +140,6 @@ class Outcome:
         return load_model(self.directory / "model.safetensors")
 
     @property
-    def best(self):
-        return load_model(self.directory / "best.safetensors")
-
-    @property
     def trained(self):
         """The exchanges of the fine-tuning."""
         return [each for each in self.exchanges if each.kind == "train"]
