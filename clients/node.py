@@ -77,7 +77,7 @@ class NodeData:
     @property
     def has_own_images(self) -> bool:
         """Whether the images are the node's own, not a part of a common data set."""
-        return self.config.dataset == LOCAL
+        return self.config.is_local
 
     @cached_property
     def dataset(self) -> DataSet:

@@ -40,7 +40,7 @@ def read(**changes):
             {"method": "fed3r-rf", "finetune": "feat"},
             "finetune must be none or lp with method = 'fed3r-rf', got 'feat'",
         ),
-        ({"probe": True}, "probe and refit must be false unless finetune = 'full' or"),
+        ({"probe": True}, "probe must be false unless finetune = 'full' or"),
         (
             {"refit": True, "finetune": "lp"},
             "got finetune = 'lp': the features stay the same",
