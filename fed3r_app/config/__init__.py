@@ -25,6 +25,17 @@ from fed3r_app.core.names import DTYPES, FORMS
 from fed3r_app.data import check_dataset, dataset_traits
 from fed3r_app.privacy import CENTRAL, DISTRIBUTED, SMALLEST_GROUP
 
+__all__ = [
+    "DEFAULTS",
+    "RETIRED",
+    "SECAGG",
+    "WITHOUT_REPLACEMENT",
+    "WITH_REPLACEMENT",
+    "Config",
+    "Value",
+    "check_setting",
+    "retired_keys",
+]
 Value = str | int | float | bool
 Reader = Callable[[str, Value], Value]
 

@@ -145,7 +145,7 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
         "with privacy = {privacy}",
         ("method", _STATISTICS, "there are no sums to keep secret"),
         ("sampling", (WITHOUT_REPLACEMENT,), "groups are disjoint"),
-        ("client-evaluation", (False,), "each client's number of images would show"),
+        ("client-evaluation", (False,), "it would show how many images it has"),
         ("keep-contributions", (False,), "there are only sums over groups to keep"),
         ("forget", ("",), _GROUP),
         ("replace", ("",), _GROUP),
@@ -155,7 +155,7 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     (
         lambda c: _is_secure(c) and _measures_sigma(c),
         "with privacy = {privacy}",
-        ("rf-sigma", (), "each client would send a sum of features", "be a number"),
+        ("rf-sigma", (), "each would send the sum of its features", "be a number"),
     ),
     (
         lambda c: _is_secure(c) and _lacks_labels(c),

@@ -156,7 +156,7 @@ class RunDirectory:
             f"{self.path} must not be in use, got a process that is at work there. "
             "Wait until it has ended, or end it."
         )
-        with file_lock(self.config_path, refusal):
+        with file_lock(self.path / ".lock", refusal):
             self._drop_torn_files()
             yield
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics
+from fed3r_app.core.statistics import mirror_upper, pack_upper, unpack_upper
 from fed3r_app.files.tensors import read_tensors, write_tensors
 
 Setting = str | int | float | bool | None
@@ -94,7 +95,7 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     """Write a snapshot; the one before it stays until this one is whole."""
     stats = snapshot.statistics.to("cpu")
     # Where A is symmetric to the last bit, one triangle is enough.
-    A = _upper(stats.A) if torch.equal(stats.A, stats.A.T) else stats.A
+    A = pack_upper(stats.A) if torch.equal(stats.A, stats.A.T) else stats.A
     about = {
         "contributions": snapshot.contributions,
         "settings": snapshot.settings,
@@ -111,9 +112,10 @@ def load_snapshot(path: Path) -> Snapshot:
     """Return the snapshot in a file, bit for bit as it was saved."""
     tensors, about = read_tensors(path, _STATISTICS)
     A, b = tensors["A"], tensors["b"]
+    d = len(b)
     return Snapshot(
         statistics=RidgeStatistics(
-            A=A if A.ndim == 2 else _symmetric(A, len(b)),
+            A=A if A.ndim == 2 else mirror_upper(unpack_upper(A.numpy(), d, d)),
             b=b,
             counts=tensors["counts"],
         ),
@@ -123,21 +125,6 @@ def load_snapshot(path: Path) -> Snapshot:
         class_names=tuple(about["class_names"]),
         forgotten=tuple(about["forgotten"]),
     )
-
-
-def _upper(A: Tensor) -> Tensor:
-    """Return the upper triangle of A, row by row, without tables of indices."""
-    return torch.cat([A[row, row:] for row in range(len(A))])
-
-
-def _symmetric(upper: Tensor, d: int) -> Tensor:
-    """Return the symmetric matrix with that upper triangle."""
-    A = upper.new_zeros(d, d)
-    start = 0
-    for row in range(d):
-        A[row, row:] = A[row:, row] = upper[start : start + d - row]
-        start += d - row
-    return A
 
 
 @dataclass(frozen=True, eq=False)
