@@ -174,7 +174,7 @@ def _open_cache(
         "version": _CACHE_VERSION,
         "backbone": backbone.name,
         "weights-digest": backbone.digest,
-        "preprocess": repr(backbone.preprocess),
+        "preprocess": backbone.preprocess.description,
         "dtype": str(_torch_dtype(dtype)),
         "dim": backbone.dim,
     }
@@ -184,7 +184,7 @@ def _open_cache(
     folder = cache_dir / f"{backbone.name}-{key}"
     if isinstance(images, OwnImages):
         return FeatureFiles(folder, backbone.dim, images.keys)
-    about["weights"], about["images"] = backbone.weights, len(images)
+    about["weights"], about["images"] = backbone.spec.weights, len(images)
     return FeatureCache(folder, backbone.dim, about)
 
 

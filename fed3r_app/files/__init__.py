@@ -40,12 +40,22 @@ def file_lock(file: Path, refusal: str) -> Iterator[None]:
         lock.release()
 
 
-def append_line(path: Path, values: Mapping[str, object]) -> None:
-    """Add a line to a file; it is in the file when this returns."""
-    line = json.dumps(plain(values), allow_nan=False) + "\n"
+def append_line(
+    path: Path, values: Mapping[str, object], header: Mapping[str, object]
+) -> None:
+    """Add a line to a file; it is in the file when this returns.
+
+    A file that has no lines yet gets the header first.
+    """
     with path.open("ab+") as file:
         _drop_torn_line(file)
-        file.write(line.encode())
+        lines = (values,) if file.tell() else (header, values)
+        file.write("".join(map(line_of, lines)).encode())
+
+
+def line_of(values: Mapping[str, object]) -> str:
+    """Return the line of an object."""
+    return json.dumps(plain(values), allow_nan=False) + "\n"
 
 
 def read_lines(path: Path) -> list[dict[str, object]]:
@@ -96,6 +106,7 @@ def _drop_torn_line(file: BinaryIO) -> None:
         kept -= 1
     if kept < size:
         file.truncate(kept)
+    file.seek(kept)
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:

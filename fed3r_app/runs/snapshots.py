@@ -16,10 +16,9 @@ from torch import Tensor
 from fed3r_app.core import RidgeStatistics
 from fed3r_app.core.statistics import mirror_upper, pack_upper, unpack_upper
 from fed3r_app.files.tensors import read_tensors, write_tensors
+from fed3r_app.runs.formats import CHECKPOINT, STATISTICS, upgrade_settings
 
 Setting = str | int | float | bool | None
-_STATISTICS = "statistics of Fed3R, version 2"
-_CHECKPOINT = "checkpoint of Fed3R's fine-tuning, version 1"
 _GROUPS = ("arrays", "running", "optimizer")
 Named = dict[str, Tensor]
 
@@ -86,7 +85,7 @@ def check_settings(
         then, now = earlier.get(key), settings.get(key)
         if then != now:
             raise ValueError(
-                f"{key} must be {then!r} as in the run to go on with, got {now!r}. "
+                f"{key} must be {then!r}, as in the run that is resumed, got {now!r}. "
                 "Choose another run-name to begin a new run."
             )
 
@@ -104,13 +103,13 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
         "forgotten": snapshot.forgotten,
     }
     write_tensors(
-        path, _STATISTICS, {"A": A, "b": stats.b, "counts": stats.counts}, about
+        path, STATISTICS, {"A": A, "b": stats.b, "counts": stats.counts}, about
     )
 
 
 def load_snapshot(path: Path) -> Snapshot:
     """Return the snapshot in a file, bit for bit as it was saved."""
-    tensors, about = read_tensors(path, _STATISTICS)
+    tensors, about = read_tensors(path, STATISTICS, {2: upgrade_settings})
     A, b = tensors["A"], tensors["b"]
     d = len(b)
     return Snapshot(
@@ -169,12 +168,12 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "progress": checkpoint.progress,
         "clients": checkpoint.clients,
     }
-    write_tensors(path, _CHECKPOINT, tensors, about)
+    write_tensors(path, CHECKPOINT, tensors, about)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint in a file, bit for bit as it was saved."""
-    tensors, about = read_tensors(path, _CHECKPOINT)
+    tensors, about = read_tensors(path, CHECKPOINT, {1: upgrade_settings})
     groups: dict[str, Named] = {group: {} for group in _GROUPS}
     for key, value in tensors.items():
         group, _, name = key.partition("/")

@@ -19,6 +19,7 @@ from fed3r_app.evaluation import EvaluationSet, ServerData
 from fed3r_app.features.backbone import load_backbone, resolve_device
 from fed3r_app.features.cache import cache_dir
 from fed3r_app.features.flops import forward_flops
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.progress import Progress
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.recorder import Recorder
@@ -27,10 +28,7 @@ from fed3r_app.wire import with_labels
 from strategies import IN_FLIGHT, ClientDiscovery, ClientRegistry, natural_key
 
 # The keys of the run config that a client's features depend on.
-FEATURE_KEYS = (
-    *("dataset", "partition", "alpha", "seed"),
-    *("backbone", "image-size", "extract-dtype"),
-)
+FEATURE_KEYS = (*("dataset", "partition", "alpha", "seed", "extract-dtype"),)
 
 
 class RunContext:
@@ -61,12 +59,8 @@ class RunContext:
         if self._data.dataset and not self.test_images:
             log(WARNING, "%s has no test images: no accuracy.", config.dataset)
         self.class_names = self._data.class_names
-        self.backbone = load_backbone(
-            config.backbone,
-            config.weights,
-            config.image_size,
-            self._data.feature_dim,
-        )
+        spec = BackboneSpec(config.backbone, config.weights, config.image_size)
+        self.backbone = load_backbone(spec, self._data.feature_dim)
         self.directory = RunDirectory.open(
             config.output_dir, config.run_name, config.resume
         )
@@ -184,7 +178,7 @@ class RunContext:
         return {
             **{key: run_config[key] for key in FEATURE_KEYS},
             "data-identity": self.data_identity,
-            "weights-digest": self.backbone.digest,
+            **self.backbone.spec.fingerprint(),
         }
 
     def evaluation_set(

@@ -47,7 +47,7 @@ Named = dict[str, Tensor]
 
 # The keys of the run config that a round's outcome depends on.
 RESUME_KEYS = (
-    *("dataset", "partition", "alpha", "backbone", "image-size", "extract-dtype"),
+    *("dataset", "partition", "alpha", "extract-dtype"),
     *("method", "finetune", "optimizer", "local-epochs", "batch-size", "lr"),
     *("weight-decay", "server-lr", "server-momentum", "temperature", "batch-norm"),
     *("augment", "clients-per-round", "fit-intercept", "normalize-classes", "seed"),
@@ -203,10 +203,7 @@ class FineTuningPhase:
             class_names=self._session.class_names,
             method=config.method,
             ridge_lambda=None,
-            backbone=config.backbone,
-            weights=config.weights,
-            weights_digest=self._session.backbone.digest,
-            image_size=config.image_size,
+            backbone=self._session.backbone.spec,
             feature_map=replace(self._start.feature_map, intercept=has_bias),
             backbone_arrays=self.backbone_arrays(),
         )
@@ -314,7 +311,7 @@ class FineTuningPhase:
             **{key: run_config[key] for key in RESUME_KEYS},
             "data-identity": self._session.data_identity,
             "labels": json.dumps(self._session.class_names, ensure_ascii=False),
-            "weights-digest": self._session.backbone.digest,
+            **self._session.backbone.spec.fingerprint(),
             "clients": len(self.clients),
         }
 

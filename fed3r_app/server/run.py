@@ -254,9 +254,6 @@ def _model(context: RunContext, solution: Solution) -> SavedModel:
         class_names=context.class_names,
         method=config.method,
         ridge_lambda=solution.ridge_lambda,
-        backbone=config.backbone,
-        weights=config.weights,
-        weights_digest=context.backbone.digest,
-        image_size=config.image_size,
+        backbone=context.backbone.spec,
         feature_map=solution.feature_map,
     )

@@ -18,7 +18,7 @@ EXACT = {"upload_dtype": "float64", "ridge_lambda": 1.0, "rounds": 1}
 
 
 def features(model, images, rows):
-    backbone = load_backbone(model.backbone, model.weights, model.image_size)
+    backbone = load_backbone(model.backbone)
     tuned = tuned_backbone(backbone, model.backbone_arrays)
     return extract_features(tuned, images, rows, device=CPU)
 

@@ -16,6 +16,7 @@ from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.runs.model_file import load_model
 from fed3r_app.runs.snapshots import load_snapshot
 from fed3r_app.server_app import RunError, main
@@ -65,7 +66,10 @@ def summary(directory):
 
 
 def exact_statistics(feature_map):
-    data, backbone = load_dataset("digits", ""), load_backbone("pixels", "none", 8)
+    data, backbone = (
+        load_dataset("digits", ""),
+        load_backbone(BackboneSpec("pixels", "none", 8)),
+    )
     rows = np.arange(len(data.train))
     Z = extract_features(
         backbone, data.train, rows, device=torch.device("cpu"), dtype="float32"

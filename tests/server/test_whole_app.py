@@ -18,6 +18,7 @@ from fed3r_app.core import RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.runs.model_file import load_model
 from fed3r_app.server_app import RunError, main
 
@@ -87,7 +88,7 @@ def pooled(dataset="digits", data_path="", rows=None):
     """Return the classifier of all the training images at one place."""
     data = load_dataset(dataset, data_path)
     rows = np.arange(len(data.train)) if rows is None else rows
-    backbone = load_backbone("pixels", "packaged", SIZE)
+    backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
     Z = extract_features(backbone, data.train, rows, device=torch.device("cpu"))
     y = torch.from_numpy(data.train.labels[rows])
     return solve_ridge(RidgeStatistics.of(Z, y, len(data.class_names)), LAM)
@@ -340,7 +341,7 @@ def test_random_features_choose_their_width_from_the_clients(run):
     assert result["feature_dim"] == 200
     assert result["accuracy"] > 0.9
     # 3 times the root mean square distance of the training features.
-    backbone = load_backbone("pixels", "packaged", SIZE)
+    backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
     train = load_dataset("digits", "").train
     Z = extract_features(
         backbone, train, np.arange(len(train)), device=torch.device("cpu")
@@ -354,7 +355,7 @@ def test_client_evaluation_is_the_accuracy_on_all_training_images(run):
     model = load_model(directory / "model.safetensors")
     train = load_dataset("digits", "").train
     Z = extract_features(
-        load_backbone("pixels", "packaged", SIZE),
+        load_backbone(BackboneSpec("pixels", "packaged", SIZE)),
         train,
         np.arange(len(train)),
         device=torch.device("cpu"),
