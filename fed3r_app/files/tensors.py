@@ -103,6 +103,8 @@ def _versions_to_pass(
     path: Path, kind: str, found: str | None, upgrades: Mapping[int, Upgrade]
 ) -> range:
     """Return the versions between a file's kind and today's; raise for another kind."""
+    if found == kind:
+        return range(0)
     wanted, is_kind = _VERSIONED.fullmatch(kind), _VERSIONED.fullmatch(found or "")
     if wanted and is_kind and wanted[1] == is_kind[1]:
         newest, version = int(wanted[2]), int(is_kind[2])

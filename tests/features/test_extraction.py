@@ -260,10 +260,18 @@ def test_settings_do_not_share_features(tmp_path: Path, runs: list[int]) -> None
         (small_backbone(), "float32", "a"),
         (small_backbone(), "bfloat16", "a"),
         (small_backbone(), "float32", "b"),
-        (small_backbone(digest="1"), "float32", "a"),
+        (
+            small_backbone(spec=BackboneSpec("small", "test", digest="1")),
+            "float32",
+            "a",
+        ),
         (small_backbone(preprocess=Preprocess(18, 16)), "float32", "a"),
         (small_backbone(preprocess=Preprocess(18, 18)), "float32", "a"),
-        (small_backbone(name="other"), "float32", "a"),
+        (
+            small_backbone(spec=BackboneSpec("other", "test", digest="0")),
+            "float32",
+            "a",
+        ),
     ]
     for backbone, dtype, identity in settings:
         cached_features(

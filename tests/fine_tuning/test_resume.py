@@ -128,14 +128,16 @@ def test_a_damaged_checkpoint_ends_in_a_sentence(run, damage):
 def test_a_changed_setting_is_named_and_the_model_stays(run, same_model, key, value):
     before = run(4, rounds=1, **LP).model
     name = key.replace("_", "-")
-    with pytest.raises(RunError, match=f"{name} must be .* as in the run to go on"):
+    with pytest.raises(
+        RunError, match=f"{name} must be .*, as in the run that is resumed"
+    ):
         run(4, resume=True, **LP | {"rounds": 2, key: value})
     same_model(run.last.model, before)
 
 
 def test_another_variant_can_not_go_on(run):
     run(4, rounds=1, method="none", **LP)
-    with pytest.raises(RunError, match="method must be 'none' as in the run to go on"):
+    with pytest.raises(RunError, match="method must be 'none', as in the run"):
         run(4, rounds=2, resume=True, **LP)
 
 
