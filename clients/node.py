@@ -77,7 +77,7 @@ class NodeData:
     @property
     def has_own_images(self) -> bool:
         """Whether the images are the node's own, not a part of a common data set."""
-        return self.config.dataset == LOCAL
+        return self.config.is_local
 
     @cached_property
     def dataset(self) -> DataSet:
@@ -155,17 +155,15 @@ class Node(NodeData):
         labels: tuple[str, ...] | None = None,
     ) -> None:
         from fed3r_app.features.backbone import load_backbone, resolve_device
+        from fed3r_app.features.spec import BackboneSpec
         from fed3r_app.training.model import tuned_backbone
 
         super().__init__(context)
         self._labels = labels
         self.device = resolve_device(self.config.device)
-        self.backbone = load_backbone(
-            self.config.backbone,
-            self.config.weights,
-            self.config.image_size,
-            self.dataset.feature_dim,
-        )
+        config = self.config
+        spec = BackboneSpec(config.backbone, config.weights, config.image_size)
+        self.backbone = load_backbone(spec, self.dataset.feature_dim)
         self._is_tuned = bool(tuned)
         if tuned:
             self.backbone = tuned_backbone(self.backbone, tuned)
@@ -186,15 +184,17 @@ class Node(NodeData):
     def contribution_digest(self, feature_map: FeatureMap) -> str:
         """Return the digest of all that goes into this client's statistics."""
         from fed3r_app.features.cache import cache_dir
-        from fed3r_app.features.fingerprint import contribution_digest, image_digests
+        from fed3r_app.features.fingerprint import (
+            backbone_settings,
+            contribution_digest,
+            image_digests,
+        )
 
         dataset, rows = self.dataset, self.rows()
         names = [dataset.class_names[label] for label in dataset.train.labels[rows]]
         images = image_digests(dataset.train, rows, cache_dir())
         settings = {
-            "weights": self.backbone.digest,
-            "preprocess": repr(self.backbone.preprocess),
-            "extract-dtype": self.config.extract_dtype,
+            **backbone_settings(self.backbone, self.config.extract_dtype),
             "feature-map": asdict(feature_map),
         }
         samples = zip(images, names, strict=True)

@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
-from fed3r_app.config import Config
+from fed3r_app.config import Config, retired_keys
 from fed3r_app.errors import RunError
 from fed3r_app.server.run import run
 
@@ -24,6 +24,8 @@ def main(grid: Grid, context: Context) -> None:
     """Run Fed3R; what goes wrong ends in one sentence."""
     try:
         with _warnings_in_the_log():
+            for key, reason in retired_keys(context.run_config).items():
+                log(WARNING, "%s is ignored: %s.", key, reason)
             run(grid, Config.from_run_config(context.run_config))
     except (ValueError, OSError, RunError) as error:
         log(ERROR, "%s", error)

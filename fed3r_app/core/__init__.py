@@ -48,7 +48,8 @@ _HOMES = {
     "feature_map": "FeatureMap Limits",
     "gcv": "select_lambda",
     "heads": (
-        "HEADS Classifier Head HeadOptions class_means count_correct predict solve_head solve_ridge"
+        "HEADS Classifier Head HeadOptions class_means count_correct predict "
+        "solve_head solve_ridge"
     ),
     "metrics": "METRICS Metrics",
     "random_features": "FeatureMoments RandomFeatures",

@@ -11,12 +11,13 @@ class Method(NamedTuple):
 
     head: str  # of ``fed3r_app.core.heads``
     random_features: bool = False
+    takes_intercept: bool = True
 
 
 METHODS = {
     "fed3r": Method("ridge"),
     "fed3r-rf": Method("ridge", random_features=True),
-    "fedncm": Method("class-means"),
+    "fedncm": Method("class-means", takes_intercept=False),
 }
 # Forms of an upload and the types of its numbers; their order is part of the format.
 FORMS = ("factor", "packed", "dense")

@@ -7,7 +7,13 @@ no other room.
 from fed3r_app.data.images import DataSet, GivenFeatures, ImageSet
 from fed3r_app.data.local_folder import LOCAL, load_local
 from fed3r_app.data.partition import split_rows
-from fed3r_app.data.registry import DATASETS, PACKAGED, check_dataset, load_dataset
+from fed3r_app.data.registry import (
+    DATASETS,
+    PACKAGED,
+    check_dataset,
+    dataset_traits,
+    load_dataset,
+)
 
 __all__ = [
     "DATASETS",
@@ -17,6 +23,7 @@ __all__ = [
     "GivenFeatures",
     "ImageSet",
     "check_dataset",
+    "dataset_traits",
     "load_dataset",
     "load_local",
     "split_rows",

@@ -1,6 +1,7 @@
 """The data sets by name."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 from fed3r_app.data.cifar import load_cifar
@@ -12,31 +13,67 @@ from fed3r_app.data.published import FEDERATION_NAMES, load_published
 from fed3r_app.data.synthetic import NAME as SYNTHETIC
 from fed3r_app.data.synthetic import check_synthetic, load_synthetic
 
-# name, data-path -> data set
-_LOADERS: dict[str, Callable[[str, str], DataSet]] = {
-    "digits": lambda _name, _data_path: load_digits(),
-    "digits-small": lambda _name, _data_path: load_digits_small(),
-    "grocery": lambda _name, _data_path: load_grocery(),
-    "cifar10": load_cifar,
-    "cifar100": load_cifar,
-    "imagefolder": load_imagefolder,
-    **dict.fromkeys(FEDERATION_NAMES, load_published),
-    LOCAL: lambda _name, data_path: load_local(data_path),
-    SYNTHETIC: load_synthetic,
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known of a data set by its name.
+
+    Parameters
+    ----------
+    load : callable
+        From name and data-path to the data set.
+    needs_path : bool
+        Whether it is read from files that the user has below data-path.
+    may_mirror : bool
+        Whether a mirrored image is still of its class.
+    gives_features : bool
+        Whether the samples are features, not images.
+    of_nodes : bool
+        Whether the images are the nodes' own.
+    """
+
+    load: Callable[[str, str], DataSet]
+    needs_path: bool = True
+    may_mirror: bool = True
+    gives_features: bool = False
+    of_nodes: bool = False
+
+
+_TRAITS: dict[str, Traits] = {
+    "digits": Traits(lambda _name, _path: load_digits(), False, may_mirror=False),
+    "digits-small": Traits(
+        lambda _name, _path: load_digits_small(), False, may_mirror=False
+    ),
+    "grocery": Traits(lambda _name, _path: load_grocery(), needs_path=False),
+    "cifar10": Traits(load_cifar),
+    "cifar100": Traits(load_cifar),
+    "imagefolder": Traits(load_imagefolder),
+    **dict.fromkeys(FEDERATION_NAMES, Traits(load_published)),
+    LOCAL: Traits(lambda _name, data_path: load_local(data_path), of_nodes=True),
+    SYNTHETIC: Traits(load_synthetic, needs_path=False, gives_features=True),
 }
 
 
-DATASETS = tuple(_LOADERS)
-# Those that read nothing below data-path.
-PACKAGED = ("digits", "digits-small", "grocery")
+DATASETS = tuple(_TRAITS)
+# Images that come with a package.
+PACKAGED = tuple(
+    name
+    for name, traits in _TRAITS.items()
+    if not traits.needs_path and not traits.gives_features
+)
+
+
+def dataset_traits(name: str) -> Traits:
+    """Return what is known of a data set; nothing is read."""
+    kind, colon, _ = name.partition(":")
+    if kind not in _TRAITS or (colon and kind != SYNTHETIC):
+        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {name!r}.")
+    return _TRAITS[kind]
 
 
 def check_dataset(name: str) -> None:
     """Raise unless there is a data set of that name; nothing is read."""
-    kind, colon, _ = name.partition(":")
-    if kind not in _LOADERS or (colon and kind != SYNTHETIC):
-        raise ValueError(f"dataset must be one of {', '.join(DATASETS)}, got {name!r}.")
-    if kind == SYNTHETIC:
+    if dataset_traits(name).gives_features:
         check_synthetic(name)
 
 
@@ -48,7 +85,7 @@ def load_dataset(name: str, data_path: str) -> DataSet:
     name : str
         `dataset` of the run config: one of DATASETS, or `synthetic:key=value,…`.
     data_path : str
-        `data-path` of the run config; unused by those of PACKAGED.
+        `data-path` of the run config; unused where none is needed.
     """
     return _load_once(name, data_path)
 
@@ -58,4 +95,4 @@ def load_dataset(name: str, data_path: str) -> DataSet:
 def _load_once(name: str, data_path: str) -> DataSet:
     """Return a data set that is kept for the next call."""
     check_dataset(name)
-    return _LOADERS[name.partition(":")[0]](name, data_path)
+    return dataset_traits(name).load(name, data_path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 
 import torch
@@ -17,12 +17,14 @@ from torch import Tensor, nn
 
 from fed3r_app.features import weights as pretrained
 from fed3r_app.features.preprocessing import Preprocess
+from fed3r_app.features.spec import BackboneSpec
 
 Build = Callable[[], nn.Module]
 
 
 _LOG = logging.getLogger(__name__)
 _DEFAULT_SIZE = 224
+_NO_WEIGHTS = "none"  # in the place of a digest
 # Known without building the network.
 _KNOWN_DIMS = {"mobilenet_v2": 1280}
 
@@ -37,12 +39,8 @@ class Backbone:
 
     Attributes
     ----------
-    name : str
-        `backbone` in the run config.
-    weights : str
-        `weights` in the run config.
-    digest : str
-        Hex digest that names the weights exactly.
+    spec : BackboneSpec
+        Its name, weights, recipe and digest.
     preprocess : Preprocess
         How an image becomes the input.
     build : callable
@@ -53,13 +51,21 @@ class Backbone:
         Smallest and largest feature, where known; it holds for any weights.
     """
 
-    name: str
-    weights: str
-    digest: str
+    spec: BackboneSpec
     preprocess: Preprocess
     build: Build
     known_dim: int | None = None
     feature_range: tuple[float, float] | None = None
+
+    @property
+    def name(self) -> str:
+        """`backbone` in the run config."""
+        return self.spec.name
+
+    @property
+    def digest(self) -> str:
+        """Hex digest that names the weights exactly."""
+        return self.spec.digest
 
     @cached_property
     def module(self) -> nn.Module:
@@ -84,44 +90,40 @@ class Backbone:
 
 
 @lru_cache(maxsize=8)
-def load_backbone(
-    name: str, weights: str, image_size: int, feature_dim: int | None = None
-) -> Backbone:
+def load_backbone(spec: BackboneSpec, feature_dim: int | None = None) -> Backbone:
     """Return a backbone by name; nothing heavy is loaded yet.
 
     Parameters
     ----------
-    name : str
-        "pixels" (the grey values themselves, d = image_size^2, without weights), "none"
-        (the samples are features) or a classification model of torchvision.
-    weights : str
-        "packaged" (mobilenet_v2 only), "torchvision" (its default weights, downloaded),
-        "random" (for tests) or a file with a state dict.
-    image_size : int
-        Side of the square the network sees; 0 for the size that the weights want.
+    spec : BackboneSpec
+        The name is "pixels" (the grey values themselves, d = image_size^2, without
+        weights), "none" (the samples are features) or a classification model of
+        torchvision. The weights are "packaged" (mobilenet_v2 only), "torchvision" (its
+        default weights, downloaded), "random" (for tests) or a file with a state dict.
+        The image size is the side of the square that the network sees.
     feature_dim : int or None
         d of a data set whose samples are features; "none" goes with those alone.
     """
-    if image_size < 0:
-        raise ValueError(f"image-size must be >= 0, got {image_size!r}.")
-    if name == "pixels":
-        return _pixels(image_size)
-    if name == "none":
-        return _no_backbone(feature_dim)
+    if spec.name == "pixels":
+        return _pixels(spec)
+    if spec.name == "none":
+        return _no_backbone(spec, feature_dim)
+    name, image_size = spec.name, spec.image_size
     pretrained.check_name(name)
-    if weights == "torchvision":
+    if spec.source == "torchvision":
         preprocess, digest = pretrained.torchvision_preset(name, image_size)
         build: Build = partial(pretrained.build_torchvision, name)
     else:
         size = image_size or _DEFAULT_SIZE
         preprocess = Preprocess(size, size)
-        digest, build = _weights_at_hand(name, weights)
+        digest, build = _weights_at_hand(spec)
     dim, between = _KNOWN_DIMS.get(name), _KNOWN_RANGES.get(name)
-    return Backbone(name, weights, digest, preprocess, build, dim, between)
+    return Backbone(replace(spec, digest=digest), preprocess, build, dim, between)
 
 
-def _pixels(size: int) -> Backbone:
+def _pixels(spec: BackboneSpec) -> Backbone:
     """Return the backbone whose features are the grey values in [0, 1]."""
+    size = spec.image_size
     if size == 0:
         raise ValueError(
             'image-size must be > 0 when backbone = "pixels", got 0. '
@@ -129,35 +131,38 @@ def _pixels(size: int) -> Backbone:
         )
     preprocess = Preprocess(size, size, mode="L", mean=(0.0,), std=(1.0,))
     dim, between = size * size, (0.0, 1.0)
-    return Backbone("pixels", "none", "none", preprocess, nn.Flatten, dim, between)
+    spec = replace(spec, digest=_NO_WEIGHTS)
+    return Backbone(spec, preprocess, nn.Flatten, dim, between)
 
 
-def _no_backbone(feature_dim: int | None) -> Backbone:
+def _no_backbone(spec: BackboneSpec, feature_dim: int | None) -> Backbone:
     """Return the backbone of samples that are features already."""
     if feature_dim is None:
         raise ValueError(
             'backbone = "none" must go with samples that are features, got images.'
         )
-    return Backbone("none", "none", "none", Preprocess(1, 1), nn.Identity, feature_dim)
+    spec = replace(spec, digest=_NO_WEIGHTS)
+    return Backbone(spec, Preprocess(1, 1), nn.Identity, feature_dim)
 
 
-def _weights_at_hand(name: str, weights: str) -> tuple[str, Build]:
+def _weights_at_hand(spec: BackboneSpec) -> tuple[str, Build]:
     """Return the digest of weights that need no download, and what builds them."""
-    if weights == "packaged":
+    name = spec.name
+    if spec.source == "packaged":
         if name != "mobilenet_v2":
             raise ValueError(
                 'weights must be "torchvision", "random" or a file when backbone = '
                 f'{name!r}, got "packaged": only mobilenet_v2 comes packaged.'
             )
         return pretrained.PACKAGED_DIGEST, pretrained.build_packaged
-    if weights == "random":
+    if spec.source == "random":
         _LOG.warning(
             'weights = "random" is for tests: the features of an untrained %s '
             "are close to useless.",
             name,
         )
         return pretrained.random_digest(name), partial(pretrained.build_random, name)
-    path = pretrained.existing_file(weights)
+    path = pretrained.existing_file(spec.weights)
     return pretrained.file_digest(path), partial(pretrained.build_file, name, path)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fed3r_app.data.images import GivenFeatures, ImageSet, OwnImages
 from fed3r_app.features.backbone import Backbone
-from fed3r_app.features.cache import FeatureCache, FeatureFiles
+from fed3r_app.features.cache import FeatureCache, FeatureFiles, RowCache
 from fed3r_app.features.inference_copy import fast_copy
 
 Progress = Callable[[int, int], None]
@@ -168,13 +168,13 @@ def _best_batch_size(backbone: Backbone, device: torch.device) -> int:
 
 def _open_cache(
     backbone: Backbone, images: ImageSet, dtype: str, cache_dir: Path
-) -> FeatureCache | FeatureFiles:
+) -> RowCache:
     """Return the cache of a data set's features; every setting is in its name."""
     about: dict[str, object] = {
         "version": _CACHE_VERSION,
         "backbone": backbone.name,
         "weights-digest": backbone.digest,
-        "preprocess": repr(backbone.preprocess),
+        "preprocess": backbone.preprocess.description,
         "dtype": str(_torch_dtype(dtype)),
         "dim": backbone.dim,
     }
@@ -184,7 +184,7 @@ def _open_cache(
     folder = cache_dir / f"{backbone.name}-{key}"
     if isinstance(images, OwnImages):
         return FeatureFiles(folder, backbone.dim, images.keys)
-    about["weights"], about["images"] = backbone.weights, len(images)
+    about["weights"], about["images"] = backbone.spec.weights, len(images)
     return FeatureCache(folder, backbone.dim, about)
 
 

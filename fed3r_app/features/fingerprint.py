@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from fed3r_app.data.images import DIGEST_BYTES, FileImages, ImageSet, OwnImages
+from fed3r_app.features.backbone import Backbone
 from fed3r_app.features.cache import FeatureCache
 from fed3r_app.files.tensors import read_tensors, write_tensors
 
@@ -47,6 +48,15 @@ def contribution_digest(
     for image, label in sorted(samples):
         digest.update(image + json.dumps(label).encode() + b"\n")
     return digest.hexdigest()
+
+
+def backbone_settings(backbone: Backbone, dtype: str) -> dict[str, object]:
+    """Return what features depend on, under the names that digests have for it."""
+    return {
+        "weights": backbone.digest,
+        "preprocess": backbone.preprocess.description,
+        "extract-dtype": dtype,
+    }
 
 
 def image_digests(

@@ -17,8 +17,8 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 class Preprocess:
     """Resize the short side, crop the centre, scale to [0, 1], normalise.
 
-    The same steps as torchvision's classification presets, without torchvision. The
-    repr names the whole recipe, so it is part of the key of the feature cache.
+    The same steps as torchvision's classification presets, without torchvision: 0.1's
+    reading, version 1 of the recipe (see `spec`).
 
     Attributes
     ----------
@@ -40,6 +40,18 @@ class Preprocess:
     mode: str = "RGB"
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
+
+    @property
+    def description(self) -> str:
+        """The whole recipe as a text, part of digests and cache keys.
+
+        Frozen: version 1 has this text, whatever the class is called by now.
+        """
+        return (
+            f"Preprocess(resize={self.resize}, crop={self.crop}, "
+            f"interpolation={self.interpolation!r}, mode={self.mode!r}, "
+            f"mean={self.mean}, std={self.std})"
+        )
 
     @property
     def channels(self) -> int:

@@ -6,7 +6,6 @@ appended to, and a line that a crash cut off is passed over.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
@@ -16,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from filelock import FileLock, Timeout
+
 
 @contextmanager
 def file_lock(file: Path, refusal: str) -> Iterator[None]:
@@ -24,24 +25,37 @@ def file_lock(file: Path, refusal: str) -> Iterator[None]:
     Parameters
     ----------
     file : Path
-        Made if it is not there. Nothing is read from it or written to it.
+        Made if it is not there, and for the lock alone: it may be emptied.
     refusal : str
         The sentence of the OSError if another process holds the lock.
     """
-    with file.open("ab") as opened:  # network file systems want it open for writing
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise OSError(refusal) from error
+    lock = FileLock(file, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise OSError(refusal) from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
-def append_line(path: Path, values: Mapping[str, object]) -> None:
-    """Add a line to a file; it is in the file when this returns."""
-    line = json.dumps(plain(values), allow_nan=False) + "\n"
+def append_line(
+    path: Path, values: Mapping[str, object], header: Mapping[str, object]
+) -> None:
+    """Add a line to a file; it is in the file when this returns.
+
+    A file that has no lines yet gets the header first.
+    """
     with path.open("ab+") as file:
         _drop_torn_line(file)
-        file.write(line.encode())
+        lines = (values,) if file.tell() else (header, values)
+        file.write("".join(map(line_of, lines)).encode())
+
+
+def line_of(values: Mapping[str, object]) -> str:
+    """Return the line of an object."""
+    return json.dumps(plain(values), allow_nan=False) + "\n"
 
 
 def read_lines(path: Path) -> list[dict[str, object]]:
@@ -92,16 +106,21 @@ def _drop_torn_line(file: BinaryIO) -> None:
         kept -= 1
     if kept < size:
         file.truncate(kept)
+    file.seek(kept)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that is there whole or not at all, whatever happens meanwhile."""
+def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Write a file that is there whole or not at all, whatever happens meanwhile.
+
+    Without ``sync`` a crash of the machine may still lose it, or cut it off.
+    """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("xb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

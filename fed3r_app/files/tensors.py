@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,8 @@ class _OtherKind(ValueError):
     """A whole file, but of another kind."""
 
 
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+_VERSIONED = re.compile(r"(.+, version )(\d+)")
 # What reading a file may raise that is not whole, or not one of ours.
 _UNREADABLE = (SafetensorError, ValueError, KeyError, TypeError, RuntimeError)
 
@@ -41,7 +44,7 @@ def write_tensors(
     path : Path
         File to write or replace.
     kind : str
-        What the file is and in which version; `read_tensors` wants the same.
+        What the file is, and ", version N" at the end.
     tensors : mapping from str to Tensor
         On any device.
     about : mapping
@@ -55,15 +58,28 @@ def write_tensors(
     write_atomically(path, safetensors.torch.save(stored, metadata))
 
 
-def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of a file of that kind, and what it says about them."""
+def read_tensors(
+    path: Path, kind: str, upgrades: Mapping[int, Upgrade] | None = None
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of a file of that kind, and what it says about them.
+
+    Parameters
+    ----------
+    path : Path
+        File that `write_tensors` wrote.
+    kind : str
+        What it must be, in the version of today.
+    upgrades : mapping
+        From an earlier version to what turns its words into those of the next one.
+    """
+    upgrades = upgrades or {}
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            _check_kind(path, kind, metadata.get("kind"))
+            versions = _versions_to_pass(path, kind, metadata.get("kind"), upgrades)
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}
         about = json.loads(metadata["about"])
-        whole = _checksum(kind, tensors, about) == metadata["checksum"]
+        whole = _checksum(metadata["kind"], tensors, about) == metadata["checksum"]
     except OSError as error:
         raise OSError(f"{path} can't be read: {error}.") from error
     except _OtherKind:
@@ -78,16 +94,32 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
             f"{path} must hold the {kind} as they were written, got content that "
             "does not fit its checksum. The file is damaged."
         )
+    for version in versions:
+        about = upgrades[version](about)
     return tensors, about
 
 
-def _check_kind(path: Path, kind: str, found: str | None) -> None:
-    """Raise unless a file says that it is of a kind."""
-    if found != kind:
-        raise _OtherKind(
-            f"{path} must hold the {kind}, got a file that says {found!r}. Is it of "
-            "another release, or another file?"
-        )
+def _versions_to_pass(
+    path: Path, kind: str, found: str | None, upgrades: Mapping[int, Upgrade]
+) -> range:
+    """Return the versions between a file's kind and today's; raise for another kind."""
+    if found == kind:
+        return range(0)
+    wanted, is_kind = _VERSIONED.fullmatch(kind), _VERSIONED.fullmatch(found or "")
+    if wanted and is_kind and wanted[1] == is_kind[1]:
+        newest, version = int(wanted[2]), int(is_kind[2])
+        if version > newest:
+            raise _OtherKind(
+                f"{path} must hold the {kind} or an earlier one, got version "
+                f"{version}. It was written by a newer version of fed3r: update this "
+                "one."
+            )
+        if upgrades.keys() >= {*range(version, newest)}:
+            return range(version, newest)
+    raise _OtherKind(
+        f"{path} must hold the {kind}, got a file that says {found!r}. Is it of "
+        "another release, or another file?"
+    )
 
 
 def _checksum(

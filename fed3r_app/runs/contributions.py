@@ -16,9 +16,9 @@ from flwr.app import Array, ArrayRecord
 
 from fed3r_app.core import Contribution
 from fed3r_app.files.tensors import read_tensors, write_tensors
+from fed3r_app.runs.formats import CONTRIBUTION
 from fed3r_app.wire import unpack_contribution
 
-_KIND = "contribution of a client to Fed3R, version 1"
 _SUFFIX = ".safetensors"
 
 
@@ -43,7 +43,9 @@ def save_contribution(
     present = {class_names[c]: c for c in unpack_contribution(record).classes.tolist()}
     about = {"client": client, "digest": digest, "classes": present}
     folder.mkdir(exist_ok=True)
-    write_tensors(contribution_path(folder, client, digest), _KIND, tensors, about)
+    write_tensors(
+        contribution_path(folder, client, digest), CONTRIBUTION, tensors, about
+    )
 
 
 def load_contribution(
@@ -63,7 +65,7 @@ def load_contribution(
     path = contribution_path(folder, client, digest)
     if not path.is_file():
         return None
-    tensors, about = read_tensors(path, _KIND)
+    tensors, about = read_tensors(path, CONTRIBUTION)
     if (about["client"], about["digest"]) != (client, digest):
         raise ValueError(
             f"{path} must be of client {client!r}, got {about['client']!r}."

@@ -21,10 +21,18 @@ from typing import cast
 from fed3r_app.files import (
     append_line,
     file_lock,
+    line_of,
     parse_object,
     plain,
     read_lines,
     write_atomically,
+)
+from fed3r_app.runs.formats import (
+    FORMAT,
+    check_format,
+    header,
+    split_header,
+    upgrade_config,
 )
 
 LATEST = "latest"
@@ -132,11 +140,6 @@ class RunDirectory:
         """The fine-tuning after its last round."""
         return self.path / "checkpoint.safetensors"
 
-    @property
-    def best_model_path(self) -> Path:
-        """The fine-tuned model that was best on the held-out images."""
-        return self.path / "best.safetensors"
-
     def write_config(self, config: Mapping[str, object]) -> None:
         """Write config.json."""
         _write_json(self.config_path, config)
@@ -151,7 +154,7 @@ class RunDirectory:
                 f"{self.config_path} must be a JSON object, got something else. Is the "
                 "file damaged?"
             )
-        return cast(dict[str, str | int | float | bool], config)
+        return upgrade_config(self.config_path, config)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -161,7 +164,7 @@ class RunDirectory:
             f"{self.path} must not be in use, got a process that is at work there. "
             "Wait until it has ended, or end it."
         )
-        with file_lock(self.config_path, refusal):
+        with file_lock(self.path / ".lock", refusal):
             self._drop_torn_files()
             yield
 
@@ -184,24 +187,24 @@ class RunDirectory:
                 f"{self.summary_path} must be a JSON object, got something else. "
                 "Is the file damaged?"
             )
+        check_format(self.summary_path, summary)
+        summary.pop("format", None)
         return summary
 
     def append_metrics(self, values: Mapping[str, object]) -> None:
         """Add a line to metrics.jsonl; it is in the file when this returns."""
-        append_line(self.metrics_path, values)
+        append_line(self.metrics_path, values, header("metrics"))
 
     def read_metrics(self) -> list[dict[str, object]]:
         """Return the lines of metrics.jsonl, without a last one that was cut off."""
-        return read_lines(self.metrics_path)
+        return split_header(self.metrics_path, read_lines(self.metrics_path))[1]
 
     def drop_metrics_after(self, last_round: int) -> None:
         """Keep the metrics up to a round: those of a run that goes on from there."""
-        kept = [
-            json.dumps(values) + "\n"
-            for values in self.read_metrics()
-            if cast(float, values.get("round", 0)) <= last_round
-        ]
-        write_atomically(self.metrics_path, "".join(kept).encode())
+        first, lines = split_header(self.metrics_path, read_lines(self.metrics_path))
+        kept = [v for v in lines if cast(float, v.get("round", 0)) <= last_round]
+        text = "".join(map(line_of, first + kept))
+        write_atomically(self.metrics_path, text.encode())
 
     def _check_is_run(self) -> None:
         """Raise unless a run has begun in the folder."""
@@ -231,7 +234,7 @@ class RunDirectory:
             path.unlink(missing_ok=True)
 
     def _files(self) -> tuple[Path, ...]:
-        models = (self.model_path, self.best_model_path, self.checkpoint_path)
+        models = (self.model_path, self.checkpoint_path)
         results = (self.summary_path, self.curves_path, self.statistics_path, *models)
         return (self.config_path, self.metrics_path, self.ledger_path, *results)
 
@@ -286,5 +289,6 @@ def _link_latest(path: Path) -> None:
 
 
 def _write_json(path: Path, values: Mapping[str, object]) -> None:
+    values = {"format": FORMAT, **values}
     text = json.dumps(plain(values), indent=2, ensure_ascii=False, allow_nan=False)
     write_atomically(path, text.encode() + b"\n")

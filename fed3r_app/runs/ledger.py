@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fed3r_app.files import append_line, read_lines
+from fed3r_app.runs.formats import header, split_header
 
 ACCEPTED = "accepted"  # its statistics went into the sums
 REPLACED = "replaced"  # they went in, and its earlier ones went out
@@ -75,7 +76,7 @@ class Ledger:
         values = asdict(entry) | {"reason": entry.reason[:_LONGEST_REASON]}
         known = {key: value for key, value in values.items() if value not in ("", None)}
         try:
-            append_line(self._path, known)
+            append_line(self._path, known, header("ledger"))
         except OSError as error:
             raise OSError(
                 f"The ledger {self._path} must be writable, got: {error.strerror}. "
@@ -91,7 +92,8 @@ class Ledger:
     def entries(self) -> list[LedgerEntry]:
         """Return all lines, oldest first."""
         try:
-            return [LedgerEntry(**line) for line in read_lines(self._path)]  # type: ignore[arg-type]
+            _, lines = split_header(self._path, read_lines(self._path))
+            return [LedgerEntry(**line) for line in lines]  # type: ignore[arg-type]
         except (TypeError, ValueError) as error:
             reason = str(error).rstrip(".")
             raise ValueError(

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from fed3r_app.core import Classifier, FeatureMap
 from fed3r_app.features.backbone import Backbone, load_backbone
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.files.tensors import read_tensors, write_tensors
+from fed3r_app.runs.formats import MODEL, upgrade_model
 from fed3r_app.training.model import tuned_backbone
 
-_KIND = "model of Fed3R, version 1"
 _TENSORS = ("classifier", "backbone_arrays")
 _BACKBONE = "backbone/"
 
@@ -32,10 +33,8 @@ class SavedModel:
         `method` of the run.
     ridge_lambda : float or None
         Penalty that W was solved with; None where there was none.
-    backbone, weights, image_size
-        What `load_backbone` wants.
-    weights_digest : str
-        Names the weights exactly: others of the same name are another backbone.
+    backbone : BackboneSpec
+        Of the features, before any fine-tuning.
     feature_map : FeatureMap
         From the backbone's features to those that W is for.
     backbone_arrays : dict
@@ -46,10 +45,7 @@ class SavedModel:
     class_names: tuple[str, ...]
     method: str
     ridge_lambda: float | None
-    backbone: str
-    weights: str
-    weights_digest: str
-    image_size: int
+    backbone: BackboneSpec
     feature_map: FeatureMap
     backbone_arrays: dict[str, Tensor] = field(default_factory=dict)
 
@@ -92,18 +88,19 @@ def save_model(path: Path, model: SavedModel) -> None:
         field.name: getattr(model, field.name)
         for field in fields(model)
         if field.name not in _TENSORS
-    } | {"feature_map": asdict(model.feature_map)}
+    } | {"feature_map": asdict(model.feature_map), "backbone": asdict(model.backbone)}
     classifier = {"W": model.W, "present": model.present}
     if model.classifier.bias is not None:
         classifier["bias"] = model.classifier.bias
-    write_tensors(path, _KIND, classifier | tuned, about)
+    write_tensors(path, MODEL, classifier | tuned, about)
 
 
 def load_model(path: Path) -> SavedModel:
     """Return the model in a file, bit for bit as it was saved."""
-    tensors, about = read_tensors(path, _KIND)
+    tensors, about = read_tensors(path, MODEL, {1: upgrade_model})
     about["class_names"] = tuple(about["class_names"])
     about["feature_map"] = FeatureMap(**about["feature_map"])
+    about["backbone"] = BackboneSpec(**about["backbone"])
     W, present = tensors.pop("W"), tensors.pop("present")
     classifier = Classifier(W, present, tensors.pop("bias", None))
     tuned = {name.removeprefix(_BACKBONE): value for name, value in tensors.items()}
@@ -120,15 +117,8 @@ def saved_backbone(model: SavedModel, feature_dim: int | None = None) -> Backbon
     feature_dim : int or None
         See ``load_backbone``.
     """
-    backbone = load_backbone(
-        model.backbone, model.weights, model.image_size, feature_dim
-    )
-    if backbone.digest != model.weights_digest:
-        raise ValueError(
-            f"The weights {model.weights!r} of {model.backbone} must be those that the "
-            f"model was made with (digest {model.weights_digest[:12]}), got others "
-            f"({backbone.digest[:12]})."
-        )
+    backbone = load_backbone(model.backbone.without_digest(), feature_dim)
+    model.backbone.check_same(backbone.spec)
     if model.backbone_arrays:
         return tuned_backbone(backbone, model.backbone_arrays)
     return backbone

@@ -134,20 +134,12 @@ def _fine_tuning(summary: Values) -> str:
     return how if temperature is None else f"{how}, temperature {temperature:.3g}"
 
 
-def _best(summary: Values) -> str:
-    best, number = number_of(summary, "best_accuracy"), number_of(summary, "best_round")
-    if best is None or number is None:
-        return ""
-    return f"{format_percent(best)} after round {number:.0f}"
-
-
 _ROWS: tuple[tuple[str, Callable[[Values], str]], ...] = (
     ("method", _plain("method")),
     ("fine-tuning", _fine_tuning),
     ("data set", _plain("dataset")),
     ("status", _plain("status")),
     ("accuracy", _formatted("accuracy", format_percent)),
-    ("best on test images", _best),
     ("accuracy before fine-tuning", _formatted("closed_form_accuracy", format_percent)),
     ("accuracy of Fed3R after it", _formatted("probe_accuracy", format_percent)),
     ("accuracy at clients", _formatted("client_accuracy", format_percent)),

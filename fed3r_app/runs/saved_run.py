@@ -26,6 +26,7 @@ from fed3r_app.core import (
 from fed3r_app.core.names import METHODS
 from fed3r_app.evaluation import EvaluationSet, ServerData
 from fed3r_app.features.backbone import resolve_device
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.privacy.gaussian import private_lambda
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.ledger import FORGOTTEN, REPLACED, LedgerEntry
@@ -67,6 +68,12 @@ class SavedRun:
         settings: Mapping[str, object] = self.snapshot.settings
         names = [field.name for field in fields(FeatureMap)]
         return FeatureMap(**{name: settings[name] for name in names})  # type: ignore[arg-type]
+
+    @property
+    def backbone(self) -> BackboneSpec:
+        """The backbone that the features of the sums were made with."""
+        settings = self.snapshot.settings
+        return BackboneSpec.of_fingerprint(settings, self.config.weights)
 
     def check_can_change(self) -> None:
         """Raise unless clients can be taken out of the model, or put into it."""
@@ -153,10 +160,7 @@ class SavedRun:
             class_names=self.snapshot.class_names,
             method=config.method,
             ridge_lambda=lam,
-            backbone=config.backbone,
-            weights=config.weights,
-            weights_digest=str(self.snapshot.settings["weights-digest"]),
-            image_size=config.image_size,
+            backbone=self.backbone,
             feature_map=self.feature_map,
         )
 

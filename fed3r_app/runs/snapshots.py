@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics
+from fed3r_app.core.statistics import mirror_upper, pack_upper, unpack_upper
 from fed3r_app.files.tensors import read_tensors, write_tensors
+from fed3r_app.runs.formats import CHECKPOINT, STATISTICS, upgrade_settings
 
 Setting = str | int | float | bool | None
-_STATISTICS = "statistics of Fed3R, version 2"
-_CHECKPOINT = "checkpoint of Fed3R's fine-tuning, version 1"
 _GROUPS = ("arrays", "running", "optimizer")
 Named = dict[str, Tensor]
 
@@ -85,7 +85,7 @@ def check_settings(
         then, now = earlier.get(key), settings.get(key)
         if then != now:
             raise ValueError(
-                f"{key} must be {then!r} as in the run to go on with, got {now!r}. "
+                f"{key} must be {then!r}, as in the run that is resumed, got {now!r}. "
                 "Choose another run-name to begin a new run."
             )
 
@@ -94,7 +94,7 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     """Write a snapshot; the one before it stays until this one is whole."""
     stats = snapshot.statistics.to("cpu")
     # Where A is symmetric to the last bit, one triangle is enough.
-    A = _upper(stats.A) if torch.equal(stats.A, stats.A.T) else stats.A
+    A = pack_upper(stats.A) if torch.equal(stats.A, stats.A.T) else stats.A
     about = {
         "contributions": snapshot.contributions,
         "settings": snapshot.settings,
@@ -103,17 +103,18 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
         "forgotten": snapshot.forgotten,
     }
     write_tensors(
-        path, _STATISTICS, {"A": A, "b": stats.b, "counts": stats.counts}, about
+        path, STATISTICS, {"A": A, "b": stats.b, "counts": stats.counts}, about
     )
 
 
 def load_snapshot(path: Path) -> Snapshot:
     """Return the snapshot in a file, bit for bit as it was saved."""
-    tensors, about = read_tensors(path, _STATISTICS)
+    tensors, about = read_tensors(path, STATISTICS, {2: upgrade_settings})
     A, b = tensors["A"], tensors["b"]
+    d = len(b)
     return Snapshot(
         statistics=RidgeStatistics(
-            A=A if A.ndim == 2 else _symmetric(A, len(b)),
+            A=A if A.ndim == 2 else mirror_upper(unpack_upper(A.numpy(), d, d)),
             b=b,
             counts=tensors["counts"],
         ),
@@ -123,21 +124,6 @@ def load_snapshot(path: Path) -> Snapshot:
         class_names=tuple(about["class_names"]),
         forgotten=tuple(about["forgotten"]),
     )
-
-
-def _upper(A: Tensor) -> Tensor:
-    """Return the upper triangle of A, row by row, without tables of indices."""
-    return torch.cat([A[row, row:] for row in range(len(A))])
-
-
-def _symmetric(upper: Tensor, d: int) -> Tensor:
-    """Return the symmetric matrix with that upper triangle."""
-    A = upper.new_zeros(d, d)
-    start = 0
-    for row in range(d):
-        A[row, row:] = A[row:, row] = upper[start : start + d - row]
-        start += d - row
-    return A
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +139,7 @@ class Checkpoint:
     settings : dict
         What must be the same in a run that goes on from here.
     numbers : dict
-        Rounds trained, temperature, best round and accuracy so far.
+        Rounds trained, temperature, last accuracy.
     progress : dict
         Rounds, bytes and seconds so far.
     clients : tuple of str
@@ -182,12 +168,12 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "progress": checkpoint.progress,
         "clients": checkpoint.clients,
     }
-    write_tensors(path, _CHECKPOINT, tensors, about)
+    write_tensors(path, CHECKPOINT, tensors, about)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint in a file, bit for bit as it was saved."""
-    tensors, about = read_tensors(path, _CHECKPOINT)
+    tensors, about = read_tensors(path, CHECKPOINT, {1: upgrade_settings})
     groups: dict[str, Named] = {group: {} for group in _GROUPS}
     for key, value in tensors.items():
         group, _, name = key.partition("/")

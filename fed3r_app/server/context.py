@@ -18,6 +18,7 @@ from fed3r_app.evaluation import EvaluationSet, ServerData
 from fed3r_app.features.backbone import Backbone, load_backbone, resolve_device
 from fed3r_app.features.cache import cache_dir
 from fed3r_app.features.flops import forward_flops
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.recorder import Recorder
@@ -26,11 +27,8 @@ from fed3r_app.runs.state import RunState
 from fed3r_app.wire import with_labels
 from strategies import ClientDiscovery, ClientRegistry
 
-# The keys of the run config that a client's features depend on.
-FEATURE_KEYS = (
-    *("dataset", "partition", "alpha", "seed"),
-    *("backbone", "image-size", "extract-dtype"),
-)
+# The keys of the run config that a client's features depend on, besides the backbone.
+FEATURE_KEYS = ("dataset", "partition", "alpha", "seed", "extract-dtype")
 
 
 @dataclass(eq=False)
@@ -89,9 +87,8 @@ class RunContext:
         data = ServerData.load(config.dataset, config.data_path)
         if data.dataset and not data.test_images:
             log(WARNING, "%s has no test images: no accuracy.", config.dataset)
-        backbone = load_backbone(
-            config.backbone, config.weights, config.image_size, data.feature_dim
-        )
+        spec = BackboneSpec(config.backbone, config.weights, config.image_size)
+        backbone = load_backbone(spec, data.feature_dim)
         directory = RunDirectory.open(config.output_dir, config.run_name, config.resume)
         if not config.resume:  # the config of a resumed run is that of its beginning
             directory.write_config(config.to_run_config())
@@ -123,7 +120,7 @@ class RunContext:
         return {
             **{key: run_config[key] for key in FEATURE_KEYS},
             "data-identity": self.data.identity,
-            "weights-digest": self.backbone.digest,
+            **self.backbone.spec.fingerprint(),
         }
 
     def evaluation_set(
@@ -157,10 +154,7 @@ class RunContext:
             class_names=self.class_names,
             method=self.config.method,
             ridge_lambda=ridge_lambda,
-            backbone=self.config.backbone,
-            weights=self.config.weights,
-            weights_digest=self.backbone.digest,
-            image_size=self.config.image_size,
+            backbone=self.backbone.spec,
             feature_map=feature_map,
             backbone_arrays=backbone_arrays or {},
         )

@@ -42,9 +42,9 @@ from strategies import (
 
 Named = dict[str, Tensor]
 
-# The keys of the run config that a round's outcome depends on.
+# The keys of the run config that a round's outcome depends on, besides the backbone.
 RESUME_KEYS = (
-    *("dataset", "partition", "alpha", "backbone", "image-size", "extract-dtype"),
+    *("dataset", "partition", "alpha", "extract-dtype"),
     *("method", "finetune", "optimizer", "local-epochs", "batch-size", "lr"),
     *("weight-decay", "server-lr", "server-momentum", "temperature", "batch-norm"),
     *("augment", "clients-per-round", "fit-intercept", "normalize-classes", "seed"),
@@ -296,6 +296,6 @@ def _training_fingerprint(context: RunContext, num_clients: int) -> dict[str, Se
         **{key: run_config[key] for key in RESUME_KEYS},
         "data-identity": context.data.identity,
         "labels": json.dumps(context.class_names, ensure_ascii=False),
-        "weights-digest": context.backbone.digest,
+        **context.backbone.spec.fingerprint(),
         "clients": num_clients,
     }

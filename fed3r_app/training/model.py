@@ -86,7 +86,8 @@ def tuned_backbone(backbone: Backbone, arrays: Mapping[str, Tensor]) -> Backbone
         load_arrays(module, own)
         return module
 
-    return replace(backbone, digest=digest_arrays(arrays), build=build)
+    spec = replace(backbone.spec, digest=digest_arrays(arrays))
+    return replace(backbone, spec=spec, build=build)
 
 
 def linear_layer_from(classifier: Classifier, intercept: bool) -> dict[str, Tensor]:

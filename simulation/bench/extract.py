@@ -14,6 +14,7 @@ from torch import Tensor
 from fed3r_app.data import DataSet, ImageSet
 from fed3r_app.features.backbone import Backbone, load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
 from simulation.bench.flower_runs import FlowerRuns, Setting
 from simulation.bench.inputs import describe_inputs, load_images, make_image_folder
 from simulation.bench.measure import NUM_THREADS, announce, threads, timed
@@ -27,7 +28,7 @@ _CPU = torch.device("cpu")
 def run(options: Options) -> Result:
     """Compare our extraction with eager batches, and a run with a forward pass."""
     size, weights = (32, "random") if options.quick else (224, "packaged")
-    backbone = load_backbone("mobilenet_v2", weights, size)
+    backbone = load_backbone(BackboneSpec("mobilenet_v2", weights, size))
     with TemporaryDirectory() as name, threads():
         folder = make_image_folder(Path(name), options)
         dataset = load_images(folder)

@@ -24,6 +24,7 @@ from fed3r_app.core import (
 from fed3r_app.data import load_dataset
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.privacy.gaussian import (
     NORM,
     PrivacyBudget,
@@ -100,7 +101,10 @@ def _accuracy(Z: Tensor, y: Tensor, W: Tensor, present: Tensor) -> float:
 
 def _digits() -> Features:
     """Return the pixels of the digits at 8 x 8."""
-    data, backbone = load_dataset("digits", ""), load_backbone("pixels", "none", 8)
+    data, backbone = (
+        load_dataset("digits", ""),
+        load_backbone(BackboneSpec("pixels", "none", 8)),
+    )
     assert data.test is not None
     (Z, y), (Z_test, y_test) = (
         (

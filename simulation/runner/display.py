@@ -149,6 +149,6 @@ class _Follower:
         self._offset += len(whole)
         for line in whole.splitlines():
             values = json.loads(line)
-            self._rounds = values["round"]
+            self._rounds = values.get("round", self._rounds)  # none in the header
             self._accuracy = values.get("accuracy", self._accuracy)
         return self._rounds, self._accuracy

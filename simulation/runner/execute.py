@@ -68,7 +68,8 @@ def _perform(
     """Do all that is left to do; return what failed and why."""
     tasks: list[Task] = [RunTask(run, store, engine) for run in runs]
     # On Flower's engine one run has all processors already.
-    cores = len(os.sched_getaffinity(0))
+    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
     jobs = 1 if engine == FLOWER else jobs or min(cores, _MOST_JOBS)
     features: list[Task] = [*features_wanted(runs, store.runs)]
     analyses = [task for each in experiments for task in analyses_wanted(each, store)]

@@ -154,13 +154,13 @@ class FeaturesTask:
         from fed3r_app.features.backbone import load_backbone, resolve_device
         from fed3r_app.features.cache import cache_dir
         from fed3r_app.features.extraction import cached_features
+        from fed3r_app.features.spec import BackboneSpec
 
         config = self.config
         dataset = load_dataset(str(config["dataset"]), str(config["data-path"]))
-        image_size = int(config["image-size"])
-        backbone = load_backbone(
-            str(config["backbone"]), str(config["weights"]), image_size
-        )
+        name, weights = str(config["backbone"]), str(config["weights"])
+        spec = BackboneSpec(name, weights, int(config["image-size"]))
+        backbone = load_backbone(spec)
         parts = [part for part in (dataset.train, dataset.test) if part is not None]
         chunks = [
             (images, rows)

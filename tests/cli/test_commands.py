@@ -12,6 +12,7 @@ from PIL import Image
 from fed3r_app.cli import main
 from fed3r_app.core import FeatureMap
 from fed3r_app.features.backbone import load_backbone
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.runs.curves import plot_curves
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.model_file import SavedModel, save_model
@@ -48,10 +49,7 @@ def save_run(folder, name="a", accuracy=0.96, **changes):
         "class_names": ("dark", "bright", "unseen"),
         "method": "fed3r",
         "ridge_lambda": 0.01,
-        "backbone": "pixels",
-        "weights": "none",
-        "weights_digest": load_backbone("pixels", "none", SIZE).digest,
-        "image_size": SIZE,
+        "backbone": load_backbone(BackboneSpec("pixels", "none", SIZE)).spec,
         "feature_map": FeatureMap(SIZE**2, intercept=True),
     }
     save_model(run.model_path, SavedModel(**{**model, **changes}))
@@ -151,7 +149,10 @@ def test_a_relative_path_starts_from_the_current_directory(
 
 
 def test_other_weights_than_the_models_are_refused(tmp_path, capsys):
-    run = save_run(tmp_path, weights_digest="0123456789abcdef")
+    run = save_run(
+        tmp_path,
+        backbone=BackboneSpec("pixels", "none", SIZE, digest="0123456789abcdef"),
+    )
     assert main(["predict", str(run.path), "x.png"]) == 1
     error = capsys.readouterr().err
     assert "must be those that the model was made with (digest 0123456789ab)" in error

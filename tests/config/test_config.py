@@ -1,15 +1,20 @@
 """The run config: what is accepted, and the sentence for what is not."""
 
 import tomllib
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fed3r_app.config import WITH_REPLACEMENT, Config, check_setting
+from fed3r_app.config import (
+    DEFAULTS,
+    WITH_REPLACEMENT,
+    Config,
+    check_setting,
+    retired_keys,
+)
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-DEFAULTS = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
 
 
 def read(**changes):
@@ -18,8 +23,12 @@ def read(**changes):
     )
 
 
-def test_pyproject_and_config_have_the_same_keys():
-    assert set(DEFAULTS) == {field.name.replace("_", "-") for field in fields(Config)}
+def test_pyproject_repeats_the_defaults_in_their_order():
+    table = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
+    assert list(table.items()) == list(DEFAULTS.items())
+    assert [type(value) for value in table.values()] == list(
+        map(type, DEFAULTS.values())
+    )
 
 
 def test_the_defaults_are_valid_and_come_back():
@@ -54,10 +63,9 @@ def test_every_key_refuses_a_value_of_another_kind_by_name(key):
 
 
 @pytest.mark.parametrize("key", DEFAULTS)
-def test_a_missing_key_is_named(key):
+def test_a_missing_key_has_its_default(key):
     rest = {name: value for name, value in DEFAULTS.items() if name != key}
-    with pytest.raises(ValueError, match=f"'{key}' is missing"):
-        Config.from_run_config(rest)
+    assert Config.from_run_config(rest) == read()
 
 
 def test_a_typo_is_answered_with_the_nearest_key():
@@ -151,3 +159,11 @@ def test_larger_systems_are_solved_less_often(dim, interval):
 
 def test_few_rounds_are_all_evaluated():
     assert read().evaluation_interval(10, 1280) == 1
+
+
+def test_a_retired_key_is_ignored_and_named_where_it_was_set():
+    assert Config.from_run_config(DEFAULTS | {"early-stopping": 3}) == read()
+    assert retired_keys(DEFAULTS | {"early-stopping": 0}) == {}
+    assert retired_keys(DEFAULTS | {"early-stopping": 3}) == {
+        "early-stopping": "a model must not be chosen on test images"
+    }

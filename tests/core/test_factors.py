@@ -101,7 +101,7 @@ def test_the_order_of_the_images_does_not_show(Z, seed):
 
 
 @clients
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_any_cut_into_chunks_gives_the_same_factor(Z, data):
     Z, y = as_samples(Z)
@@ -120,7 +120,7 @@ def test_the_factor_depends_on_A_alone(Z, seed):
     torch.testing.assert_close(rotated.R, factor.R, rtol=0, atol=1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     kind=st.sampled_from(["normal", "relu", "integer"]),
     n=st.integers(1, 60),

@@ -11,7 +11,7 @@ from fed3r_app.core import FeatureMoments
 EPS = torch.finfo(torch.float64).eps
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 999), cuts=st.lists(st.integers(0, 50), max_size=12))
 def test_any_split_gives_the_pooled_moments(draw, seed, cuts):
     Z, _ = draw("relu", 50, 7, 2, seed)

@@ -25,7 +25,7 @@ def assert_same_sum(one, other):
     assert torch.equal(one.counts, other.counts)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(0, 30), min_size=1, max_size=80),
     seed=st.integers(0, 999),

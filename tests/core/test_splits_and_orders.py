@@ -34,7 +34,7 @@ def make_factor(Z, y, num_classes=C):
     return builder.build()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(kind=KINDS, seed=st.integers(0, 99), cuts=CUTS, order=st.integers(0, 99))
 def test_any_split_in_any_order_gives_the_pooled_solution(
     draw, kind, seed, cuts, order

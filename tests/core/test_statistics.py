@@ -53,7 +53,7 @@ def test_no_samples_give_the_empty_statistics():
     assert not nothing.A.any() and not nothing.b.any()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(kind=KINDS, seed=st.integers(0, 999))
 def test_the_empty_statistics_are_neutral(draw, kind, seed):
     stats = RidgeStatistics.of(*draw(kind, 9, 5, 3, seed), 3)
@@ -64,7 +64,7 @@ def test_the_empty_statistics_are_neutral(draw, kind, seed):
         assert torch.equal(total.counts, stats.counts)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(kind=KINDS, seed=st.integers(0, 999), sizes=st.tuples(*[st.integers(0, 12)] * 3))
 def test_addition_commutes_and_associates(draw, kind, seed, sizes):
     one, two, three = (
@@ -76,7 +76,7 @@ def test_addition_commutes_and_associates(draw, kind, seed, sizes):
     assert_close((one + two) + three, one + (two + three), scale)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(kind=KINDS, seed=st.integers(0, 999), leaving=st.integers(0, 20))
 def test_added_then_subtracted_is_never_added(draw, kind, seed, leaving):
     stays = RidgeStatistics.of(*draw(kind, 15, 5, 3, seed), 3)

@@ -31,7 +31,7 @@ def same_split(left, right):
     return len(left) == len(right) and all(map(np.array_equal, left, right))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     scheme=st.sampled_from(DRAWN),
     num_rows=st.integers(30, 200),
@@ -87,7 +87,7 @@ def test_more_clients_than_rows_leaves_some_empty(scheme):
     assert sorted(map(len, parts)) == [0] * 5 + [1] * 3
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(num_clients=st.integers(10, 60), seed=st.integers(0, 2**32))
 def test_by_class_gives_a_client_one_class(num_clients, seed):
     labels = np.concatenate([np.arange(10), draw_labels(190, 10, seed)])
@@ -95,7 +95,7 @@ def test_by_class_gives_a_client_one_class(num_clients, seed):
     assert all(len(np.unique(labels[part])) <= 1 for part in parts)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(num_clients=st.integers(1, 10), seed=st.integers(0, 2**32))
 def test_by_class_deals_whole_classes_to_few_clients(num_clients, seed):
     labels = np.concatenate([np.arange(10), draw_labels(190, 10, seed)])

@@ -7,6 +7,7 @@ import torch
 from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import cached_features, extract_features
+from fed3r_app.features.spec import BackboneSpec
 
 NAME = "synthetic:clients=30,classes=5,features=16,mean=8"
 
@@ -90,7 +91,7 @@ def test_the_identity_names_the_data_exactly(sizes_csv):
 
 def test_its_features_are_taken_as_they_are(tmp_path):
     dataset, rows = load_dataset(NAME, ""), np.array([4, 2])
-    backbone = load_backbone("none", "packaged", 96, dataset.feature_dim)
+    backbone = load_backbone(BackboneSpec("none", "packaged", 96), dataset.feature_dim)
     assert backbone.dim == 16
     expected = torch.from_numpy(dataset.train.features(rows))
     cpu = torch.device("cpu")
@@ -107,7 +108,7 @@ def test_there_are_no_images():
     with pytest.raises(ValueError, match="has features and no image"):
         load_dataset(NAME, "").train.image(0)
     with pytest.raises(ValueError, match='"none" must go with samples that are feat'):
-        load_backbone("none", "packaged", 96)
+        load_backbone(BackboneSpec("none", "packaged", 96))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.privacy.secagg import FixedPointEncoding
 
 # A run is five exchanges, each of which starts a process per node.
@@ -41,7 +42,7 @@ def assert_plain(outcome, clients):
     """Check that the sums of some clients and W are the plain ones, to the bit."""
     grid = FixedPointEncoding(FeatureMap(SIZE * SIZE), 1.0, 1_000_000)
     dataset = load_dataset("digits", "")
-    backbone = load_backbone("pixels", "packaged", SIZE)
+    backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
     rows = split_rows(dataset, "iid", CLIENTS, 0.1, 0)
     total = RidgeStatistics.zeros(SIZE * SIZE, 10)
     for client in clients:

@@ -30,7 +30,7 @@ class Outcome:
 
     @property
     def metrics(self):
-        lines = (self.directory / "metrics.jsonl").read_text().splitlines()
+        lines = (self.directory / "metrics.jsonl").read_text().splitlines()[1:]
         return [json.loads(line) for line in lines]
 
 

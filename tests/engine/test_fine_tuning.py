@@ -38,7 +38,7 @@ def test_linear_probing_with_fedavg(engine):
     assert abs(summary["accuracy"] - summary["closed_form_accuracy"]) < 0.03
     assert summary["temperature"] == 0.1
     files = {path.name for path in outcome.directory.iterdir()}
-    assert {"checkpoint.safetensors", "best.safetensors"} <= files
+    assert "checkpoint.safetensors" in files
 
 
 @pytest.mark.slow

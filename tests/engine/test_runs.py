@@ -7,6 +7,7 @@ from fed3r_app.core import RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.runs.model_file import load_model
 
 SIZE, LAM = 8, 0.5
@@ -41,7 +42,7 @@ SUMMARY_KEYS = {
 
 
 def pixels(images):
-    backbone = load_backbone("pixels", "packaged", SIZE)
+    backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
     rows = torch.arange(len(images)).numpy()
     return extract_features(backbone, images, rows, device=torch.device("cpu"))
 

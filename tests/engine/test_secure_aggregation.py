@@ -7,6 +7,7 @@ from fed3r_app.core import FeatureMap, RidgeStatistics
 from fed3r_app.data import load_dataset
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.privacy.secagg import FixedPointEncoding
 from fed3r_app.runs.snapshots import load_snapshot
 
@@ -30,7 +31,7 @@ def test_fifty_simulated_clients_give_the_plain_sums_bit_for_bit(engine):
     assert outcome.summary["rounds"] == 3  # two groups a round
     train = load_dataset("digits", "").train
     rows = torch.arange(len(train)).numpy()
-    backbone = load_backbone("pixels", "packaged", SIZE)
+    backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
     Z = extract_features(backbone, train, rows, device=torch.device("cpu"))
     grid = FixedPointEncoding(FeatureMap(SIZE * SIZE), 1.0, 1_000_000)
     plain = RidgeStatistics.of(grid.round(Z), torch.from_numpy(train.labels.copy()), 10)

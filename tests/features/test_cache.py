@@ -37,7 +37,7 @@ def filled(tmp_path: Path) -> FeatureCache:
     return cache
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     kept=st.lists(st.integers(0, NUM - 1), max_size=12),
     asked=st.lists(st.integers(0, NUM - 1), max_size=12),
@@ -80,7 +80,7 @@ def test_a_truncated_file_loses_only_its_end(
     assert np.array_equal(filled.read(ALL)[0], features_of(ALL))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(place=st.integers(0, NUM * RECORD - 1), bit=st.integers(0, 7))
 def test_a_flipped_bit_costs_one_row(
     tmp_path_factory: pytest.TempPathFactory, place: int, bit: int

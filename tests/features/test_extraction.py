@@ -16,6 +16,7 @@ from fed3r_app.features.backbone import Backbone, load_backbone
 from fed3r_app.features.extraction import cached_features, extract_features
 from fed3r_app.features.inference_copy import fast_copy, fuse_batch_norm
 from fed3r_app.features.preprocessing import Preprocess
+from fed3r_app.features.spec import BackboneSpec
 
 CPU = torch.device("cpu")
 
@@ -62,9 +63,7 @@ def small_network() -> nn.Module:
 
 def small_backbone(**changes: object) -> Backbone:
     settings = {
-        "name": "small",
-        "weights": "test",
-        "digest": "0",
+        "spec": BackboneSpec("small", "test", digest="0"),
         "preprocess": Preprocess(16, 16),
         "build": small_network,
     }
@@ -95,9 +94,9 @@ def test_a_network_is_let_go_of_when_there_is_another() -> None:
     "backbone",
     [
         small_backbone(),
-        load_backbone("mobilenet_v2", "packaged", 32),
-        load_backbone("mobilenet_v2", "packaged", 96),
-        load_backbone("densenet121", "random", 32),
+        load_backbone(BackboneSpec("mobilenet_v2", "packaged", 32)),
+        load_backbone(BackboneSpec("mobilenet_v2", "packaged", 96)),
+        load_backbone(BackboneSpec("densenet121", "random", 32)),
     ],
     ids=lambda backbone: f"{backbone.name}-{backbone.preprocess.crop}",
 )
@@ -126,7 +125,9 @@ def test_batch_norms_are_folded_where_they_can_be() -> None:
 
 def test_mobilenet_has_no_batch_norm_left() -> None:
     fused = fast_copy(
-        load_backbone("mobilenet_v2", "packaged", 32).module, CPU, torch.float32
+        load_backbone(BackboneSpec("mobilenet_v2", "packaged", 32)).module,
+        CPU,
+        torch.float32,
     )
     assert not any(isinstance(part, nn.BatchNorm2d) for part in fused.modules())
 
@@ -171,7 +172,10 @@ def test_progress_counts_images() -> None:
 
 
 def test_bfloat16_is_close_and_not_the_same() -> None:
-    images, backbone = NoiseImages(4), load_backbone("mobilenet_v2", "packaged", 32)
+    images, backbone = (
+        NoiseImages(4),
+        load_backbone(BackboneSpec("mobilenet_v2", "packaged", 32)),
+    )
     exact = extract_features(backbone, images, np.arange(4), device=CPU)
     rough = extract_features(
         backbone, images, np.arange(4), device=CPU, dtype="bfloat16"
@@ -256,10 +260,18 @@ def test_settings_do_not_share_features(tmp_path: Path, runs: list[int]) -> None
         (small_backbone(), "float32", "a"),
         (small_backbone(), "bfloat16", "a"),
         (small_backbone(), "float32", "b"),
-        (small_backbone(digest="1"), "float32", "a"),
+        (
+            small_backbone(spec=BackboneSpec("small", "test", digest="1")),
+            "float32",
+            "a",
+        ),
         (small_backbone(preprocess=Preprocess(18, 16)), "float32", "a"),
         (small_backbone(preprocess=Preprocess(18, 18)), "float32", "a"),
-        (small_backbone(name="other"), "float32", "a"),
+        (
+            small_backbone(spec=BackboneSpec("other", "test", digest="0")),
+            "float32",
+            "a",
+        ),
     ]
     for backbone, dtype, identity in settings:
         cached_features(

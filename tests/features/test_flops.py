@@ -2,10 +2,11 @@
 
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.flops import count_forward_flops, forward_flops
+from fed3r_app.features.spec import BackboneSpec
 
 
 def test_flops_are_counted_once_and_then_remembered(tmp_path):
-    backbone = load_backbone("mobilenet_v2", "random", 32)
+    backbone = load_backbone(BackboneSpec("mobilenet_v2", "random", 32))
     counted = forward_flops(backbone, tmp_path)
     assert counted == count_forward_flops(backbone.module, 32)
     (path,) = tmp_path.iterdir()
@@ -14,7 +15,7 @@ def test_flops_are_counted_once_and_then_remembered(tmp_path):
 
 
 def test_a_damaged_memory_is_counted_again(tmp_path):
-    backbone = load_backbone("mobilenet_v2", "random", 32)
+    backbone = load_backbone(BackboneSpec("mobilenet_v2", "random", 32))
     counted = forward_flops(backbone, tmp_path)
     (path,) = tmp_path.iterdir()
     for damage in ("", "{", "[]", '{"flops": null}'):
@@ -23,5 +24,12 @@ def test_a_damaged_memory_is_counted_again(tmp_path):
 
 
 def test_another_size_is_another_number(tmp_path):
-    small = forward_flops(load_backbone("mobilenet_v2", "random", 32), tmp_path)
-    assert forward_flops(load_backbone("mobilenet_v2", "random", 64), tmp_path) > small
+    small = forward_flops(
+        load_backbone(BackboneSpec("mobilenet_v2", "random", 32)), tmp_path
+    )
+    assert (
+        forward_flops(
+            load_backbone(BackboneSpec("mobilenet_v2", "random", 64)), tmp_path
+        )
+        > small
+    )

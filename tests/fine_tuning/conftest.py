@@ -127,7 +127,7 @@ class Outcome:
 
     @property
     def metrics(self):
-        lines = (self.directory / "metrics.jsonl").read_text().splitlines()
+        lines = (self.directory / "metrics.jsonl").read_text().splitlines()[1:]
         return [json.loads(line) for line in lines]
 
     @property
@@ -138,10 +138,6 @@ class Outcome:
     @property
     def model(self):
         return load_model(self.directory / "model.safetensors")
-
-    @property
-    def best(self):
-        return load_model(self.directory / "best.safetensors")
 
     @property
     def trained(self):

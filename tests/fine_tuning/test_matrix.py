@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from fed3r_app.features.spec import BackboneSpec
+
 STARTS = ("fed3r", "none")
 VARIANTS = ("full", "lp", "feat")
 OPTIMIZERS = ("fedavg", "fedavgm", "scaffold")
@@ -126,13 +128,17 @@ def test_a_client_in_linear_probing_does_not_even_build_the_network(run, few_ima
         from fed3r_app.features.backbone import load_backbone
 
         name, size = few_images["backbone"], few_images["image_size"]
-        vars(load_backbone(name, few_images["weights"], size)).pop("module", None)
+        vars(load_backbone(BackboneSpec(name, few_images["weights"], size))).pop(
+            "module", None
+        )
 
     def built():
         from fed3r_app.features.backbone import load_backbone
 
         name, size = few_images["backbone"], few_images["image_size"]
-        return "module" in vars(load_backbone(name, few_images["weights"], size))
+        return "module" in vars(
+            load_backbone(BackboneSpec(name, few_images["weights"], size))
+        )
 
     seen = []
 

@@ -12,6 +12,7 @@ from torch.nn.functional import cross_entropy
 from fed3r_app.data import load_dataset
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
 
 GRID = [10 ** (step / 4) for step in range(-12, 5)]
 LP = {"finetune": "lp", "partition": "by-class", "rounds": 1, "clients_per_round": 0}
@@ -20,7 +21,7 @@ LP = {"finetune": "lp", "partition": "by-class", "rounds": 1, "clients_per_round
 def pooled_losses(W, temperatures):
     """Return the mean cross-entropy of all training images at some temperatures."""
     train = load_dataset("digits", "").train
-    backbone = load_backbone("pixels", "none", 8)
+    backbone = load_backbone(BackboneSpec("pixels", "none", 8))
     rows = np.arange(len(train))
     Z = extract_features(backbone, train, rows, device=torch.device("cpu")).double()
     y = torch.from_numpy(train.labels.copy())
@@ -107,7 +108,7 @@ def test_a_softmax_step_is_that_of_the_scaled_logits(run):
     x = torch.tensor(start, dtype=torch.float64, requires_grad=True)
     train = load_dataset("digits", "").train
     rows = np.arange(len(train))
-    backbone = load_backbone("pixels", "none", 8)
+    backbone = load_backbone(BackboneSpec("pixels", "none", 8))
     Z = extract_features(backbone, train, rows, device=torch.device("cpu")).double()
     cross_entropy(Z @ x.T / t, torch.from_numpy(train.labels.copy())).backward()
     expected = (x - lr * x.grad).detach()

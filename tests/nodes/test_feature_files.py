@@ -13,6 +13,7 @@ from fed3r_app.data.images import OwnImages
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.cache import FeatureFiles
 from fed3r_app.features.extraction import cached_features, extract_features
+from fed3r_app.features.spec import BackboneSpec
 
 DIM = 16
 
@@ -46,7 +47,7 @@ def extracted(monkeypatch):
 def features(folder, cache):
     images = load_local(str(folder)).train
     rows, cpu = np.arange(len(images)), torch.device("cpu")
-    backbone = load_backbone("pixels", "packaged", 4)
+    backbone = load_backbone(BackboneSpec("pixels", "packaged", 4))
     got = cached_features(backbone, images, rows, device=cpu, cache_dir=cache)
     assert torch.equal(got, extract_features(backbone, images, rows, device=cpu))
     return got

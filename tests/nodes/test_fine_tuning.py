@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from fed3r_app.errors import RunError
-
 LABELS = "cat,dog,elk,owl,yak"
 LP = {"finetune": "lp", "lr": 0.01, "labels": LABELS, "max_retries": 0}
 
@@ -40,12 +38,6 @@ def test_a_client_that_is_gone_when_the_fine_tuning_goes_on_is_done_without(
     directory = federation.run(clinics[1:], rounds=2, resume=True, **LP)
     assert asked() == {"query.hello": 3, "train": 3}
     assert summary_of(directory)["clients"] == 4
-
-
-def test_nothing_says_when_to_stop_where_there_are_no_test_images(federation, clinics):
-    with pytest.raises(RunError, match="early-stopping must be 0 without test images"):
-        federation.run(clinics, rounds=2, early_stopping=1, **LP)
-    assert not (federation.home / "runs").exists()
 
 
 ONE_BY_ONE = LP | {"clients_per_round": 1, "rounds": 12}

@@ -152,7 +152,9 @@ def test_what_was_not_kept_can_not_be_replaced(federation):
 def test_features_of_other_settings_do_not_replace_anything(federation):
     directory = federation.run(ALL, keep_contributions=True)
     federation.add_images(federation.folder("clinic-c"), ["owl"], seed=1)
-    with pytest.raises(RunError, match="extract-dtype must be 'float32' as in the run"):
+    with pytest.raises(
+        RunError, match="extract-dtype must be 'float32', as in the run"
+    ):
         resume(federation, ALL, replace="clinic-c", extract_dtype="bfloat16")
     assert not federation.grid.log, "nobody is asked"
     assert fed3r(["audit", str(directory)]) == 0
@@ -248,20 +250,21 @@ def test_a_run_at_work_is_left_alone(federation, capsys):
 
 def damage_ledger(directory):
     path = directory / "ledger.jsonl"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[1:]))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text(lines[0] + "".join(lines[2:]))
 
 
 def damage_digest(directory):
     path = directory / "ledger.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[0]["digest"] = "0" * 64
+    lines[1]["digest"] = "0" * 64
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def damage_number(directory):
     path = directory / "ledger.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[0]["num_samples"] += 1
+    lines[1]["num_samples"] += 1
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 

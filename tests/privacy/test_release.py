@@ -34,7 +34,7 @@ def as_vector(stats):
     return torch.cat([triangle, stats.b.flatten(), stats.counts.double()])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(0, 2**32), st.integers(0, 20), st.booleans(), st.floats(0.1, 10))
 def test_one_sample_moves_the_sums_by_no_more_than_the_sensitivity(
     seed, n, intercept, norm

@@ -28,7 +28,7 @@ def make_checkpoint(seed=0):
         running={"backbone.1.running_var": draw(4).abs()},
         optimizer={"backbone.0.weight": draw(2, 3, 4, 4), "0": draw(7)},
         settings={"lr": 0.1 + 0.2, "optimizer": "fedavgm", "augment": False},
-        numbers={"trained": 3, "accuracy": None, "best_accuracy": 0.1 + 0.2},
+        numbers={"trained": 3, "accuracy": None, "temperature": 0.1 + 0.2},
         progress={"rounds": 5, "upload_bytes": 2**53 + 1, "seconds": 1e-17},
         clients=("2", "10", "clinic-a"),
     )

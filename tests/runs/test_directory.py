@@ -133,7 +133,7 @@ def test_a_line_cut_anywhere_is_passed_over_and_then_replaced(run):
     for line in LINES[:2]:
         run.append_metrics(line)
     whole = run.metrics_path.read_bytes()
-    start = whole.index(b"\n") + 1
+    start = whole.index(b"\n", whole.index(b"\n") + 1) + 1  # after the first line
     for cut in range(start, len(whole) - 1):
         run.metrics_path.write_bytes(whole[:cut])
         assert run.read_metrics() == LINES[:1]
@@ -170,7 +170,7 @@ def test_values_are_written_as_any_json_reader_takes_them(run):
         }
     )
     text = run.summary_path.read_text(encoding="utf-8")
-    expected = {"nan": None, "infinity": [None], "numpy": 0.5, "torch": 3}
+    expected = {"format": 2, "nan": None, "infinity": [None], "numpy": 0.5, "torch": 3}
     expected |= {"path": "x", "tuple": ["ä", None, True]}
     assert json.loads(text, parse_constant=refuse) == expected
     assert run.read_summary() == expected

@@ -48,7 +48,8 @@ def test_entries_come_back_as_they_were_written(ledger):
 
 def test_a_line_says_who_when_what_and_why_and_nothing_else(ledger, path):
     ledger.append(LedgerEntry("7", REFUSED, A, 3, "why"))
-    (line,) = path.read_text().splitlines()
+    header, line = path.read_text().splitlines()
+    assert json.loads(header) == {"format": 2, "kind": "ledger"}
     assert set(json.loads(line)) == {
         *("client", "outcome", "digest", "num_samples", "reason", "time")
     }

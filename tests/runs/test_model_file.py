@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fed3r_app.core import FeatureMap, predict
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.runs.model_file import SavedModel, load_model, save_model
 
 D, C = 6, 3
@@ -21,10 +22,7 @@ def make_model(**changes):
         "class_names": ("cat", "dog", "Ölkanne"),
         "method": "fed3r",
         "ridge_lambda": 0.1 + 0.2,
-        "backbone": "pixels",
-        "weights": "none",
-        "weights_digest": "none",
-        "image_size": 8,
+        "backbone": BackboneSpec("pixels", "none", 8, digest="none"),
         "feature_map": FeatureMap(D),
     }
     return SavedModel(**{**values, **changes})

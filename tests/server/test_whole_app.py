@@ -18,6 +18,8 @@ from fed3r_app.core import RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
+from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.model_file import load_model
 from fed3r_app.server_app import RunError, main
 
@@ -79,6 +81,10 @@ def folder(tmp_path):
     return tmp_path / "images"
 
 
+def rounds_of(directory):
+    return [line["round"] for line in RunDirectory(directory).read_metrics()]
+
+
 def summary(directory):
     return json.loads((directory / "summary.json").read_text())
 
@@ -87,7 +93,7 @@ def pooled(dataset="digits", data_path="", rows=None):
     """Return the classifier of all the training images at one place."""
     data = load_dataset(dataset, data_path)
     rows = np.arange(len(data.train)) if rows is None else rows
-    backbone = load_backbone("pixels", "packaged", SIZE)
+    backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
     Z = extract_features(backbone, data.train, rows, device=torch.device("cpu"))
     y = torch.from_numpy(data.train.labels[rows])
     return solve_ridge(RidgeStatistics.of(Z, y, len(data.class_names)), LAM)
@@ -126,9 +132,9 @@ def test_all_files_of_a_run_are_there(run):
         "model.safetensors",
         "statistics.safetensors",
         "ledger.jsonl",
+        ".lock",
     }
-    metrics = (directory / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["round"] for line in metrics] == [1]
+    assert rounds_of(directory) == [1]
 
 
 def test_clients_without_images_are_counted_and_change_nothing(run, folder):
@@ -253,8 +259,7 @@ def test_a_client_that_stays_away_is_named_and_can_be_asked_later(run, tmp_path,
     assert summary(directory)["status"] == "complete"
     assert summary(directory)["clients_counted"] == 10
     assert_is(directory, pooled())
-    rounds = (directory / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["round"] for line in rounds] == [1, 2, 3, 4, 5, 6]
+    assert rounds_of(directory) == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_finished_run_can_be_resumed_to_no_effect(run):
@@ -266,7 +271,7 @@ def test_a_finished_run_can_be_resumed_to_no_effect(run):
 
 def test_a_run_is_not_resumed_with_other_data_or_features(run):
     run(4)
-    with pytest.raises(RunError, match="partition must be 'by-class' as in the run"):
+    with pytest.raises(RunError, match="partition must be 'by-class', as in the run"):
         run(4, resume=True, partition="iid")
     with pytest.raises(RunError, match="clients must be 4"):
         run(5, resume=True)
@@ -340,7 +345,7 @@ def test_random_features_choose_their_width_from_the_clients(run):
     assert result["feature_dim"] == 200
     assert result["accuracy"] > 0.9
     # 3 times the root mean square distance of the training features.
-    backbone = load_backbone("pixels", "packaged", SIZE)
+    backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
     train = load_dataset("digits", "").train
     Z = extract_features(
         backbone, train, np.arange(len(train)), device=torch.device("cpu")
@@ -354,7 +359,7 @@ def test_client_evaluation_is_the_accuracy_on_all_training_images(run):
     model = load_model(directory / "model.safetensors")
     train = load_dataset("digits", "").train
     Z = extract_features(
-        load_backbone("pixels", "packaged", SIZE),
+        load_backbone(BackboneSpec("pixels", "packaged", SIZE)),
         train,
         np.arange(len(train)),
         device=torch.device("cpu"),

@@ -9,9 +9,8 @@ REQUEST = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
 
 def evaluate(grid):
     registry = ClientRegistry({str(node): node for node in grid.nodes})
-    return evaluate_on_clients(
-        grid, registry, registry.clients, REQUEST, 1.0, Traffic()
-    )
+    clients = registry.clients
+    return evaluate_on_clients(grid, registry, clients, REQUEST, 1.0, Traffic())
 
 
 def test_client_evaluations_are_added_up_not_averaged(make_grid, reply_with):

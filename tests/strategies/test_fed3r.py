@@ -92,7 +92,6 @@ def assert_close(W, expected, tolerance=1e-9):
 
 @settings(
     max_examples=25,
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.integers(0, 12), st.integers(0, 1000), st.sampled_from(["factor", "packed"]))

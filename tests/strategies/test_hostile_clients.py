@@ -332,13 +332,13 @@ ANY_ARRAY = arrays_of.arrays(
 NAMES = st.sampled_from(["header", "classes", "counts", "pivots", "R", "S", "A", "b"])
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=FIXTURES)
+@settings(max_examples=300, suppress_health_check=FIXTURES)
 @given(st.dictionaries(NAMES, ANY_ARRAY, max_size=8))
 def test_arrays_of_any_kind_are_refused(arrays):
     assert receive(reply_of(to_record(arrays))) is None
 
 
-@settings(max_examples=700, deadline=None, suppress_health_check=FIXTURES)
+@settings(max_examples=700, suppress_health_check=FIXTURES)
 @given(
     st.integers(0, 2**32),
     st.dictionaries(

@@ -49,7 +49,7 @@ def send(Z, y, num_classes, form, dtype, chunk):
     return builder.pack(dtype)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.integers(0, 2**32),
     st.sampled_from(KINDS),

@@ -71,7 +71,7 @@ def test_float32_sums_come_back_to_one_rounding(draw, n, d, num_classes, form):
     torch.testing.assert_close(stats.b, expected.b, **tolerance)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     form=st.sampled_from(FORMS),
     cuts=st.lists(st.integers(0, 120), max_size=30),
@@ -85,7 +85,7 @@ def test_float64_uploads_of_any_split_give_the_pooled_solution(draw, form, cuts,
     assert float((W - expected).norm() / expected.norm()) <= 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cuts=st.lists(st.integers(0, 120), max_size=30), seed=st.integers(0, 999))
 def test_float32_factors_of_any_split_give_the_same_predictions(draw, cuts, seed):
     Z, y = draw(120, 20, 5, 0)
@@ -124,7 +124,7 @@ def test_the_order_of_a_clients_images_does_not_show_in_the_record(draw, form, n
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(cuts=st.lists(st.integers(0, 40), max_size=8))
 def test_any_cut_into_chunks_gives_the_same_record(draw, form, cuts):
     Z, y = draw(40, 12, 4, 0)

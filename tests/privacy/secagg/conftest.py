@@ -14,6 +14,7 @@ from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.privacy.secagg import FixedPointEncoding
 from fed3r_app.runs.ledger import Ledger
 from fed3r_app.runs.model_file import load_model
@@ -143,7 +144,7 @@ def plain():
         feature_map = feature_map or FeatureMap(SIZE * SIZE)
         grid = FixedPointEncoding(feature_map, 1.0, max_samples)
         dataset = load_dataset("digits", "")
-        backbone = load_backbone("pixels", "packaged", SIZE)
+        backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
         rows = split_rows(dataset, "iid", num_clients, 0.1, 0)
         total = RidgeStatistics.zeros(feature_map.dim, 10)
         for client in clients:

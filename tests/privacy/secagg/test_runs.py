@@ -219,7 +219,7 @@ def test_features_beyond_the_largest_are_refused_by_the_client(run):
     [
         ({"finetune": "lp"}, "weights would travel in the clear"),
         ({"keep_contributions": True}, "only sums over groups to keep"),
-        ({"max_client_samples": 5}, "nobody sees what a single client has"),
+        ({"max_client_samples": 5}, "number of a client.s images is secret"),
         ({"client_evaluation": True}, "how many images it has"),
         ({"method": "fed3r-rf"}, "the sum of its features"),
         ({"sampling": "with-replacement", "clients_per_round": 3}, "are disjoint"),

@@ -16,6 +16,7 @@ from fed3r_app.core import RidgeStatistics, select_lambda
 from fed3r_app.data import load_dataset
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
 from simulation.__main__ import main
 from simulation.analyses.kernel_comparison import Line
 from simulation.runner.analyses import analyses_wanted, kernel_table, read_lines
@@ -71,7 +72,7 @@ def pooled_accuracy():
     """Solve the ridge regression of all images at once, with NumPy's solver."""
     digits, backbone = (
         load_dataset("digits", ""),
-        load_backbone("pixels", "packaged", 8),
+        load_backbone(BackboneSpec("pixels", "packaged", 8)),
     )
     Z, Z_test = (
         extract_features(

@@ -1,0 +1,91 @@
+"""Which backbone, with which weights, reading images how: one value, without torch.
+
+What features depend on is listed here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+# Version 1 is 0.1's reading: `data.images` decodes a file, `Preprocess` resizes the
+# short side with Pillow, crops the centre and normalises. Another way of reading gets
+# another number, and this one stays in the code for the models that were made with it.
+V0_1_READING = 1
+RECIPE_VERSION = V0_1_READING
+SOURCES = ("packaged", "torchvision", "random")
+
+
+@dataclass(frozen=True)
+class BackboneSpec:
+    """A backbone by name.
+
+    Parameters
+    ----------
+    name : str
+        `backbone` in the run config.
+    weights : str
+        `weights` in the run config: one of SOURCES, or a file with a state dict.
+    image_size : int
+        `image-size` in the run config; 0 for the size that the weights want.
+    recipe : int
+        Version of how images are read and preprocessed.
+    digest : str
+        Names the weights exactly; "" before they were looked at.
+    """
+
+    name: str
+    weights: str = "packaged"
+    image_size: int = 0
+    recipe: int = RECIPE_VERSION
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        if self.image_size < 0:
+            raise ValueError(f"image-size must be >= 0, got {self.image_size!r}.")
+        if self.recipe not in range(1, RECIPE_VERSION + 1):
+            raise ValueError(
+                f"The recipe of the features must be at most {RECIPE_VERSION}, got "
+                f"{self.recipe}. Was it written by a newer version?"
+            )
+
+    @property
+    def source(self) -> str:
+        """Where the weights come from: one of SOURCES, or "file"."""
+        return self.weights if self.weights in SOURCES else "file"
+
+    def fingerprint(self) -> dict[str, str | int]:
+        """Return what the features of an image depend on; equal means the same.
+
+        Not the name of the weights: a file may move, and its digest says what is in it.
+        """
+        return {
+            "backbone": self.name,
+            "image-size": self.image_size,
+            "recipe": self.recipe,
+            "weights-digest": self.digest,
+        }
+
+    @classmethod
+    def of_fingerprint(cls, values: Mapping[str, object], weights: str) -> BackboneSpec:
+        """Return the backbone with a fingerprint, whose weights have that name."""
+        return cls(
+            name=str(values["backbone"]),
+            weights=weights,
+            image_size=int(str(values["image-size"])),
+            recipe=int(str(values["recipe"])),
+            digest=str(values["weights-digest"]),
+        )
+
+    def check_same(self, found: BackboneSpec) -> None:
+        """Raise unless a backbone that was loaded is this one, to the last weight."""
+        if found.fingerprint() != self.fingerprint():
+            raise ValueError(
+                f"The weights {self.weights!r} of {self.name} must be those that the "
+                f"model was made with (digest {self.digest[:12]}), got others "
+                f"({found.digest[:12]})."
+            )
+
+    def without_digest(self) -> BackboneSpec:
+        """Return what to load: the digest is found out anew."""
+        return replace(self, digest="")
