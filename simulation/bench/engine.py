@@ -20,12 +20,12 @@ from fed3r_app import client_app, server_app
 from simulation.bench.empty_app import empty
 from simulation.bench.flower_runs import FlowerRuns, Setting
 from simulation.bench.measure import announce, threads, timed
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
 from simulation.engines.inline import default_run_config, run_inline
+from simulation.tables import Cell, Table
 
 _PER_ROUND = 100
 _NUM_CLASSES = 10
-_PROJECT = Path(__file__).parents[2]
 _COLUMNS = (
     *("engine", "K", "rounds", "Fed3R s", "Fed3R s / round"),
     *("empty s", "ours s", "ours ms / client"),
@@ -68,7 +68,7 @@ def _growth(rows: list[tuple[Cell, ...]]) -> Ratio:
 def _run_inline(folder: Path, num_clients: int) -> tuple[Cell, ...]:
     announce(f"inline, K = {num_clients:,}: both apps")
     settings = {
-        **default_run_config(_PROJECT / "pyproject.toml"),
+        **default_run_config(),
         **_settings(folder, num_clients),
         "output-dir": str(folder / "runs"),
     }

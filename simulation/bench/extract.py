@@ -17,7 +17,8 @@ from fed3r_app.features.extraction import extract_features
 from simulation.bench.flower_runs import FlowerRuns, Setting
 from simulation.bench.inputs import describe_inputs, load_images, make_image_folder
 from simulation.bench.measure import NUM_THREADS, announce, threads, timed
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _EAGER_BATCH = 50
 _NUM_CLIENTS, _PER_ROUND = 100, 10

@@ -21,7 +21,8 @@ from fed3r_app.wire import count_bytes, pack_statistics, unpack_contribution
 from simulation.bench.inputs import Features, describe_inputs, load_features
 from simulation.bench.measure import announce, threads, timed
 from simulation.bench.record_sizes import split_evenly
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _LAMBDA = 0.01
 _ROUNDS = 10

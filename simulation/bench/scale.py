@@ -20,7 +20,8 @@ from fed3r_app.wire import StatisticsBuilder, pack_statistics, unpack_contributi
 from simulation.bench.inputs import describe_inputs, load_features
 from simulation.bench.measure import announce, measure
 from simulation.bench.record_sizes import split_evenly
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _CHUNK = 2048  # as the clients read their features
 _LIMIT_GB = 6.0

@@ -19,7 +19,8 @@ from fed3r_app.core import (
 from fed3r_app.wire import pack_statistics, unpack_contribution, unpack_statistics
 from simulation.bench.inputs import INATURALIST, describe_inputs
 from simulation.bench.measure import Measured, announce, measure
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _DIM = 1280
 _LIMIT_BYTES = 300e6

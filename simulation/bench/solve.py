@@ -9,7 +9,8 @@ from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics, select_lambda, solve_ridge
 from simulation.bench.measure import Measured, announce, best_seconds, measure
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _LAMBDA = 1.0
 _ROUND_ROWS = 130  # ten clients of iNaturalist

@@ -29,7 +29,8 @@ from simulation.bench.inputs import (
 )
 from simulation.bench.measure import announce, best_seconds, threads
 from simulation.bench.record_sizes import UPLOADS, Upload, split_evenly
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _PAPER_LAMBDA = 0.01
 _RANDOM = 10_000  # random features

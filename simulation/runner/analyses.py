@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from fed3r_app.files import write_atomically
-from simulation.runner.experiment import Coupons, Experiment, Kernel, curve_of
+from simulation.analyses.coupon_collector import Coupons
+from simulation.runner.experiment import Experiment, Kernel, curve_of
+from simulation.runner.outcome_tables import percent
 from simulation.runner.run_grid import Run
 from simulation.runner.store import Store, run_name
-from simulation.runner.tables import Table, percent
 from simulation.runner.tasks import Report, Task, TaskError, WorkerContext
+from simulation.tables import Table
 
 Lines = list[dict[str, Any]]
 
@@ -34,18 +36,10 @@ class CouponsTask:
 
     def execute(self, worker_context: WorkerContext, report: Report) -> None:
         """Simulate all draws."""
-        from simulation.analyses.coupon_collector import coupon_rows
-
         asked, lines = self.coupons, []
-        for done, (name, clients) in enumerate(asked.federations.items(), start=1):
-            for row in coupon_rows(
-                {name: clients}, asked.per_round, asked.shares, asked.simulations
-            ):
-                spreads = [[spread.mean, spread.sd] for spread in row.rounds.values()]
-                lines.append(
-                    {"name": name, "per_round": row.per_round, "rounds": spreads}
-                )
-            report(done, len(asked.federations))
+        for line in asked.lines():
+            lines.append(line)
+            report(len(lines), len(asked.federations) * len(asked.per_round))
         _write(self.file, _asked(asked), lines)
 
 
@@ -103,24 +97,6 @@ class KernelTask:
 def _report_part(report: Report, place: int, parts: int, done: int, total: int) -> None:
     """Report how much is done of all parts, when so much is done of one."""
     report(place * total + done, parts * total)
-
-
-def coupon_table(lines: Lines, coupons: Coupons) -> Table:
-    """Return the rounds to each share, as mean ± standard deviation."""
-    shares = [f"{100 * share:g} %" for share in coupons.shares]
-    rows = [
-        (
-            line["name"],
-            str(line["per_round"]),
-            *(f"{mean:,.0f} ± {sd:,.0f}" for mean, sd in line["rounds"]),
-        )
-        for line in lines
-    ]
-    title = (
-        "Rounds until a share of the clients has been drawn with replacement "
-        f"({coupons.simulations:,} simulations)"
-    )
-    return Table(title, ("federation", "clients per round", *shares), rows)
 
 
 def kernel_table(lines: Lines) -> Table:
