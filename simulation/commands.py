@@ -27,7 +27,7 @@ _ON_EXPERIMENTS = {
 def add_experiments(commands: Commands[argparse.ArgumentParser]) -> None:
     """Add the commands on experiments, federations and coupons to a parser."""
     parsers = {
-        name: _add(commands, name, text, f"simulation.runner.commands:{name}")
+        name: _add(commands, name, text, f"simulation.runner.commands:{name}_command")
         for name, text in _ON_EXPERIMENTS.items()
     }
     for name, parser in parsers.items():

@@ -46,14 +46,12 @@ class Table:
 
     def html(self) -> str:
         """Return the table in HTML."""
-        head, *body = (
-            "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line)
-            for tag, line in zip(["th"] + ["td"] * len(self.rows), self._lines())
-        )
-        rows = "".join(f"<tr>{row}</tr>\n" for row in body)
+        head, *body = [[html.escape(cell) for cell in line] for line in self._lines()]
+        heading = "".join(f"<th>{cell}</th>" for cell in head)
+        rows = "".join(f"<tr><td>{'</td><td>'.join(line)}</td></tr>\n" for line in body)
         title = f"<caption>{html.escape(self.title)}</caption>"
         return (
-            f"<table>{title}\n<thead><tr>{head}</tr></thead>\n"
+            f"<table>{title}\n<thead><tr>{heading}</tr></thead>\n"
             f"<tbody>\n{rows}</tbody></table>"
         )
 

@@ -13,7 +13,7 @@ from fed3r_app.files import write_atomically
 from simulation.analyses.coupon_collector import Coupons
 from simulation.runner.experiment import Experiment, Kernel, curve_of
 from simulation.runner.outcome_tables import percent
-from simulation.runner.run_grid import Run
+from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import Store, run_name
 from simulation.runner.tasks import Report, Task, TaskError, WorkerContext
 from simulation.tables import Table
@@ -51,7 +51,7 @@ class KernelTask:
     ----------
     kernel : Kernel
         What is compared.
-    runs : sequence of Run
+    runs : sequence of ExperimentRun
         The runs whose models' features are used.
     store : Store
         Where they are.
@@ -60,7 +60,7 @@ class KernelTask:
     """
 
     kernel: Kernel
-    runs: Sequence[Run]
+    runs: Sequence[ExperimentRun]
     store: Store
     file: Path
     title: str = "exact kernel and random features"

@@ -35,7 +35,7 @@ def _polite(handler: Handler) -> Handler:
 
 
 @_polite
-def run(arguments: argparse.Namespace) -> int:
+def run_command(arguments: argparse.Namespace) -> int:
     """Run experiments; return 0 if everything is done then."""
     from simulation.runner.execute import run_experiments
 
@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @_polite
-def list(arguments: argparse.Namespace) -> int:
+def list_command(arguments: argparse.Namespace) -> int:
     """Print all experiments and how much of each is done."""
     from simulation.runner.composition import catalogue
     from simulation.runner.experiment import read_experiment
@@ -76,7 +76,7 @@ def list(arguments: argparse.Namespace) -> int:
 
 
 @_polite
-def show(arguments: argparse.Namespace) -> int:
+def show_command(arguments: argparse.Namespace) -> int:
     """Print the runs of experiments and what they change of the defaults."""
     from simulation.engines.inline import default_run_config
 
@@ -94,7 +94,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 @_polite
-def table(arguments: argparse.Namespace) -> int:
+def table_command(arguments: argparse.Namespace) -> int:
     """Print the tables of experiments."""
     from simulation.runner.collect import collect
     from simulation.runner.html_report import tables_of
@@ -109,7 +109,7 @@ def table(arguments: argparse.Namespace) -> int:
 
 
 @_polite
-def plot(arguments: argparse.Namespace) -> int:
+def plot_command(arguments: argparse.Namespace) -> int:
     """Draw the pictures of experiments and write their reports."""
     from simulation.runner.collect import collect
     from simulation.runner.html_report import write_report

@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from fed3r_app.runs.report import format_percent, format_seconds
-from simulation.runner.run_grid import Run
+from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import Store
 from simulation.runner.tasks import RunTask, Task
 
@@ -112,7 +112,7 @@ class Display:
         return f"accuracy {format_percent(accuracy)}"
 
 
-def expected_rounds(run: Run) -> int | None:
+def expected_rounds(run: ExperimentRun) -> int | None:
     """Return how many rounds a run has, or None where chance decides."""
     config, rounds = run.config, 0
     if config["method"] != "none" and config["sampling"] == "with-replacement":
@@ -127,7 +127,7 @@ def expected_rounds(run: Run) -> int | None:
 class _Follower:
     """Reads what a run adds to its metrics."""
 
-    def __init__(self, store: Store, run: Run) -> None:
+    def __init__(self, store: Store, run: ExperimentRun) -> None:
         self._path = store.directory(run).metrics_path
         self._offset, self._inode = 0, 0
         self._rounds = 0

@@ -13,7 +13,7 @@ from simulation.runner.display import Display
 from simulation.runner.experiment import Experiment
 from simulation.runner.html_report import write_report
 from simulation.runner.pool import Pool
-from simulation.runner.run_grid import Run
+from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import DONE, Store
 from simulation.runner.tasks import FLOWER, RunTask, Task, features_wanted
 
@@ -60,7 +60,7 @@ def run_experiments(
 
 def _perform(
     experiments: Sequence[Experiment],
-    runs: list[Run],
+    runs: list[ExperimentRun],
     store: Store,
     engine: str,
     jobs: int,
@@ -85,7 +85,7 @@ def _perform(
         return display.failures
 
 
-def _cost(run: Run) -> tuple[bool, bool]:
+def _cost(run: ExperimentRun) -> tuple[bool, bool]:
     """Return what to sort by, so that what is quick comes first."""
     finetune = run.config["finetune"]
     return finetune in ("full", "feat"), finetune != "none"

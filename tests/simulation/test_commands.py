@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from simulation import __main__ as simulation
-from simulation import compare_starts
 
 PROJECT = Path(__file__).parents[2]
 
@@ -86,25 +85,6 @@ def test_ctrl_c_ends_a_run_without_a_traceback(flwr_run, tmp_path):
     assert flwr_run() == 130
     assert Interrupted.started == 1
     assert flwr_run() == 130  # the folder is free again
-
-
-def test_a_comparison_that_was_interrupted_can_be_run_again(
-    tmp_path, monkeypatch, capsys
-):
-    cell = next(compare_starts.cells())
-    folder = tmp_path / "starts" / cell.name
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-
-    def run_inline(*arguments):
-        assert not folder.exists()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(compare_starts, "run_inline", run_inline)
-    monkeypatch.chdir(PROJECT)
-    output = str(tmp_path / "starts")
-    assert simulation.main(["compare-starts", "--output", output]) == 130
-    assert "Interrupted." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [None, "[project]", "no TOML"])

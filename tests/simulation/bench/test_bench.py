@@ -5,7 +5,7 @@ import json
 import pytest
 
 from simulation.__main__ import main
-from simulation.bench.command import NAMES, find_data, run_benchmark
+from simulation.bench.command import find_data, run_benchmark
 from simulation.bench.inputs import (
     FEDERATIONS,
     INATURALIST,
@@ -13,7 +13,9 @@ from simulation.bench.inputs import (
     load_features,
 )
 from simulation.bench.record_sizes import UPLOADS
-from simulation.bench.result import Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.commands import BENCHMARKS
+from simulation.tables import Table
 
 QUICK = Options(quick=True, data=None)
 
@@ -31,7 +33,7 @@ def result():
     return run
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_each_benchmark_compares_ways_in_tables(result, name):
     found = result(name)
     assert found.tables
@@ -114,7 +116,7 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
 
 
 def test_columns_are_aligned():
-    text = str(Table("t", ("way", "s"), [("a", 1.0), ("longer", 12_345)]))
+    text = Table("t", ("way", "s"), [("a", 1.0), ("longer", 12_345)]).text()
     assert text.splitlines()[2:] == [
         "way          s",
         "a            1",

@@ -5,15 +5,18 @@ import pytest
 
 from simulation.runner.collect import Finished, Results, average, deviation, to_reach
 from simulation.runner.experiment import Target
-from simulation.runner.run_grid import Run
-from simulation.runner.tables import Table, outcome_table, percent, target_tables
+from simulation.runner.outcome_tables import outcome_table, percent, target_tables
+from simulation.runner.run_grid import ExperimentRun
+from simulation.tables import Table
 
 
 def finished(label, seed, *rounds):
     """A run whose rounds are (round, accuracy, bytes up, bytes down, FLOPs)."""
     keys = ("round", "accuracy", "upload_bytes", "download_bytes", "flops_per_client")
     metrics = [dict(zip(keys, values, strict=True)) for values in rounds]
-    run = Run({"method": label, "seed": f"seed {seed}"}, 10, 2, {"seed": seed})
+    run = ExperimentRun(
+        {"method": label, "seed": f"seed {seed}"}, 10, 2, {"seed": seed}
+    )
     return Finished(run, {"accuracy": rounds[-1][1]}, metrics)
 
 

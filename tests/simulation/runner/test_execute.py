@@ -183,7 +183,7 @@ class Dying:
     log: pathlib.Path
     how: str
 
-    def run(self, worker_context, report):
+    def execute(self, worker_context, report):
         print("alive")
         if self.how == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -279,7 +279,7 @@ def test_kernels_of_several_seeds_are_one_line(write_experiment, tmp_path, monke
         ],
     )
     (task,) = analyses_wanted(experiment, store)
-    task.run(None, None)
+    task.execute(None, None)
     lines = read_lines(experiment, store)
     methods = ("method fed3r", "method fedncm")
     assert [tuple(line.values()) for line in lines] == [

@@ -26,7 +26,7 @@ def test_every_preset_is_valid(name):
 
 def test_every_preset_has_a_digits_version_which_needs_no_data():
     stems = {file.stem for file in FOLDER.glob("*.yaml")}
-    assert len(stems) == 12
+    assert len(stems) == 13
     for stem in stems:
         read_experiment(PRESETS[f"{stem}-digits"])
 
@@ -41,7 +41,7 @@ def test_the_example_of_the_readme_is_an_experiment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names", re.findall(r"simulation run (.+?)(?: --|  |$)", README)
+    "names", re.findall(r"experiments run (.+?)(?: --|  |$)", README)
 )
 def test_every_experiment_that_the_readme_runs_exists(names):
     for name in names.split():
@@ -206,11 +206,27 @@ def test_two_files_must_not_have_the_same_name(write_experiment, tmp_path):
         catalogue(tmp_path)
 
 
-def test_an_anchor_inside_itself_is_refused(tmp_path):
+@pytest.mark.parametrize("text", ["title: &a [*a]\n", "title: &a x\n", "title: *a\n"])
+def test_anchors_are_refused(tmp_path, text):
     path = tmp_path / "x.yaml"
-    path.write_text("title: &a [*a]\n")
-    with pytest.raises(ExperimentError, match="nested too deeply"):
+    path.write_text(text)
+    with pytest.raises(ExperimentError, match="line 1: .*anchor or alias 'a'"):
         read_yaml(path)
+
+
+def test_a_fed3r_start_is_compared_with_a_random_one():
+    for name, split in (("digits", "by-class"), ("digits-dirichlet", "dirichlet")):
+        (experiment,) = load(f"starts-{name}")
+        found = {
+            tuple(run.config[key] for key in ("optimizer", "method", "finetune"))
+            for run in experiment.runs
+        }
+        starts = [("fed3r", each) for each in ("lp", "feat", "full")]
+        starts += [("none", "lp"), ("none", "full")]
+        optimizers = ("fedavg", "fedavgm", "scaffold")
+        assert found == {(each, *start) for each in optimizers for start in starts}
+        assert len(experiment.runs) == 15
+        assert {run.config["partition"] for run in experiment.runs} == {split}
 
 
 def test_objects_are_not_made_from_yaml(tmp_path):
@@ -226,7 +242,7 @@ def test_a_name_that_is_not_known_is_refused(capsys):
 
 
 def test_patterns_name_several_experiments():
-    assert len(find("*-digits")) == 12
+    assert len(find("*-digits")) == 13
 
 
 def test_list_and_show_run_nothing(capsys, tmp_path):
