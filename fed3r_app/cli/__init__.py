@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 
 from fed3r_app.cli import (
     deployment_commands,
@@ -40,6 +41,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+def _version() -> str:
+    try:
+        return version("fed3r-flower")
+    except PackageNotFoundError:  # a clone that is not installed
+        return "not installed"
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fed3r",
@@ -47,6 +55,7 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Runs are started with `fed3r run` on a SuperLink, or with `flwr run`; "
         "each leaves a folder in results/.",
     )
+    parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for group in _GROUPS:
         group.add(commands)

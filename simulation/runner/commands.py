@@ -27,6 +27,8 @@ def _polite(handler: Handler) -> Handler:
         except KeyboardInterrupt:
             print("\nInterrupted. The same command resumes it.", file=sys.stderr)
             return _INTERRUPTED
+        except BrokenPipeError:  # the reader has seen enough
+            raise
         except (ValueError, OSError) as error:
             print(error, file=sys.stderr)
             return 2

@@ -210,7 +210,7 @@ def test_two_files_must_not_have_the_same_name(write_experiment, tmp_path):
 def test_anchors_are_refused(tmp_path, text):
     path = tmp_path / "x.yaml"
     path.write_text(text)
-    with pytest.raises(ExperimentError, match="line 1: .*anchor or alias 'a'"):
+    with pytest.raises(ExperimentError, match=r"line 1: .*anchor or alias 'a'"):
         read_yaml(path)
 
 
