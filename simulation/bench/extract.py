@@ -11,11 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fed3r_app.data import DataSet, ImageSet
+from fed3r_app.data import DataSet, ImageSet, load_dataset
 from fed3r_app.features.backbone import Backbone, load_backbone
 from fed3r_app.features.extraction import extract_features
 from simulation.bench.flower_runs import FlowerRuns, Setting
-from simulation.bench.inputs import describe_inputs, load_images, make_image_folder
+from simulation.bench.inputs import describe_inputs, make_image_folder
 from simulation.bench.measure import NUM_THREADS, announce, threads, timed
 from simulation.bench.result import Options, Ratio, Result
 from simulation.tables import Cell, Table
@@ -31,7 +31,7 @@ def run(options: Options) -> Result:
     backbone = load_backbone("mobilenet_v2", weights, size)
     with TemporaryDirectory() as name, threads():
         folder = make_image_folder(Path(name), options)
-        dataset = load_images(folder)
+        dataset = load_dataset("imagefolder", str(folder))
         announce("extraction, ours and eager")
         extraction, ratios = _compare_extraction(
             backbone, dataset.train, 50 if options.quick else 400
