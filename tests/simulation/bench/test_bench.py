@@ -15,7 +15,6 @@ from simulation.bench.inputs import (
 from simulation.bench.record_sizes import UPLOADS
 from simulation.bench.result import Options, Ratio, Result
 from simulation.commands import BENCHMARKS
-from simulation.tables import Table
 
 QUICK = Options(quick=True, data=None)
 
@@ -115,15 +114,6 @@ def test_the_command_prints_a_table_and_writes_json(tmp_path, capsys):
     assert saved["quick"] is True
     assert saved["machine"]["threads"] >= 1
     assert len(saved["tables"][0]["rows"]) == 3
-
-
-def test_columns_are_aligned():
-    text = Table("t", ("way", "s"), [("a", 1.0), ("longer", 12_345)]).text()
-    assert text.splitlines()[2:] == [
-        "way          s",
-        "a            1",
-        "longer  12,345",
-    ]
 
 
 def test_a_ratio_says_whether_it_is_met():

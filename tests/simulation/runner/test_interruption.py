@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -70,46 +69,3 @@ def test_an_interrupted_experiment_is_resumed(write_experiment, tmp_path):
     rounds = [line["round"] for line in store.directory(long).read_metrics()]
     assert rounds == list(range(1, 153))
     assert begun > 2  # resumed, not begun again
-
-
-RUNNER = """
-import dataclasses, pathlib, sys, time
-from simulation.runner.pool import Pool
-
-@dataclasses.dataclass(frozen=True)
-class Long:
-    title: str
-    log: pathlib.Path
-
-    def execute(self, worker_context, report):
-        worker_context.resources.callback(self.log.with_name("stopped").touch)
-        self.log.with_name("begun").touch()
-        time.sleep(60)
-
-class Silent:
-    started = advanced = finished = tick = lambda *_: None
-
-if __name__ == "__main__":
-    with Pool(jobs=1, cores=1) as pool:
-        pool.run([Long("long", pathlib.Path(sys.argv[1]))], Silent())
-"""
-
-
-def test_a_killed_runner_takes_its_workers_with_it(tmp_path):
-    script, log = tmp_path / "runner.py", tmp_path / "long.log"
-    script.write_text(RUNNER)
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(log)],
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        wait_for((tmp_path / "begun").exists, process)
-        process.kill()
-        # The worker has the same output: it ends when both are gone.
-        process.communicate(timeout=10)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert (tmp_path / "stopped").exists()  # what the worker has started is stopped
