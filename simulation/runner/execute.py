@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from simulation.runner.analyses import analyses_wanted
 from simulation.runner.display import Display
 from simulation.runner.experiment import Experiment
 from simulation.runner.html_report import write_report
-from simulation.runner.pool import Pool
+from simulation.runner.pool import Pool, available_cores
 from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import DONE, Store
 from simulation.runner.tasks import FLOWER, RunTask, Task, features_wanted
@@ -68,7 +67,7 @@ def _perform(
     """Do all that is left to do; return what failed and why."""
     tasks: list[Task] = [RunTask(run, store, engine) for run in runs]
     # On Flower's engine one run has all processors already.
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     jobs = 1 if engine == FLOWER else jobs or min(cores, _MOST_JOBS)
     features: list[Task] = [*features_wanted(runs, store.runs)]
     analyses = [task for each in experiments for task in analyses_wanted(each, store)]

@@ -32,6 +32,13 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
+def available_cores() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # macOS has none
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Watcher(Protocol):
     """Sees what happens to the tasks."""
 
