@@ -1,7 +1,8 @@
 """The command ``fed3r``: its parser, one module for each group of commands.
 
-Commands parse, print and exit; what they do is done by ``runs``, ``deployment`` and
-``server``, imported where it is used so that ``fed3r show`` starts without torch.
+Commands parse, print and exit; what they do is done by ``runs``, ``deployment``,
+``server`` and ``simulation``, imported where it is used so that ``fed3r show`` starts
+without torch.
 """
 
 from __future__ import annotations
@@ -10,10 +11,17 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
 
-from fed3r_app.cli import deployment_commands, model_commands, run_commands
+from fed3r_app.cli import (
+    deployment_commands,
+    model_commands,
+    run_commands,
+    simulation_commands,
+)
 from fed3r_app.errors import RunError
 
+_GROUPS = (model_commands, run_commands, deployment_commands, simulation_commands)
 _BROKEN_PIPE = 141  # as a shell says it: 128 + SIGPIPE
 
 
@@ -21,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code: 0, or 1 after an error on stderr."""
     options = _parser().parse_args(arguments)
     try:
-        code = _call(options)
+        code: int = options.handler(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader has seen enough: `fed3r show | head -1`
@@ -33,13 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _call(options: argparse.Namespace) -> int:
-    """Run the command that was asked for; return its exit code."""
-    for group in (model_commands, deployment_commands):
-        if options.command in group.NAMES:
-            code: int = group.call(options)
-            return code
-    return run_commands.call(options)
+def _version() -> str:
+    try:
+        return version("fed3r-flower")
+    except PackageNotFoundError:  # a clone that is not installed
+        return "not installed"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,8 +55,8 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Runs are started with `fed3r run` on a SuperLink, or with `flwr run`; "
         "each leaves a folder in results/.",
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    model_commands.add(commands)
-    run_commands.add(commands)
-    deployment_commands.add(commands)
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for group in _GROUPS:
+        group.add(commands)
     return parser

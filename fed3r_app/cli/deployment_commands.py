@@ -5,16 +5,15 @@ from __future__ import annotations
 import argparse
 import errno
 import socket
-from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from fed3r_app.cli.arguments import Commands, add_app, add_superlink, app_folder
 from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
 from fed3r_app.runs.report import summary_table
 
-Commands = argparse._SubParsersAction  # what add_subparsers() returns
-
-
-NAMES = ("certificates", "check", "register", "run", "demo-data")
+if TYPE_CHECKING:
+    from fed3r_app.deployment.superlink import SuperLink
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -24,36 +23,10 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_register(commands)
     _add_run(commands)
     _add_demo_data(commands)
+    _add_app(commands)
 
 
-def call(options: argparse.Namespace) -> int:
-    """Run one of the commands; return its exit code."""
-    if options.command == "certificates":
-        return make_trial(options.folder, options.host, options.node, options.keep)
-    if options.command == "demo-data":
-        return write_demo(options.folder, options.node)
-    from fed3r_app.deployment.superlink import SuperLink
-
-    superlink = SuperLink(options.address, options.root_certificates)
-    if options.command == "check":
-        superlink.check()
-        check_port(options.port)
-        print(f"The SuperLink at {superlink.address} is up.")
-    elif options.command == "register":
-        superlink.check()
-        for key in options.keys:
-            is_new = superlink.register(key)
-            print(f"{key}: {'registered' if is_new else 'was registered before'}")
-    else:
-        before = _latest_summary()
-        superlink.run(options.app, options.run_config)
-        _show_newer_than(before)
-    return 0
-
-
-def make_trial(
-    folder: Path, hosts: Sequence[str], nodes: Sequence[str], keep: bool = False
-) -> int:
+def make_trial(options: argparse.Namespace) -> int:
     """Write certificates and node keys for a trial, and say what is where."""
     from fed3r_app.deployment.certificates import (
         CA_CERTIFICATE,
@@ -63,11 +36,13 @@ def make_trial(
         make_certificates,
     )
 
-    if keep and (folder / CA_CERTIFICATE).exists():
+    folder, nodes = options.folder, options.node
+    if options.keep and (folder / CA_CERTIFICATE).exists():
         nodes = keep_certificates(folder, nodes)
         print(f"{folder}: holds certificates, kept")
     else:
-        make_certificates(folder, list(dict.fromkeys([*DEFAULT_HOSTS, *hosts])), nodes)
+        hosts = list(dict.fromkeys([*DEFAULT_HOSTS, *options.host]))
+        make_certificates(folder, hosts, nodes)
         print(
             f"{folder}: ca.crt for everybody, server.crt and server.key for the "
             "SuperLink"
@@ -77,13 +52,57 @@ def make_trial(
     return 0
 
 
-def write_demo(folder: Path, nodes: Sequence[str]) -> int:
+def write_demo(options: argparse.Namespace) -> int:
     """Write the digits as the images of some nodes, and say who has what."""
     from fed3r_app.deployment.demo_data import write_demo_data
 
-    for name, classes in write_demo_data(folder, nodes).items():
-        print(f"{folder / name}: digits {', '.join(classes)}")
+    for name, classes in write_demo_data(options.folder, options.node).items():
+        print(f"{options.folder / name}: digits {', '.join(classes)}")
     return 0
+
+
+def write_app(options: argparse.Namespace) -> int:
+    """Write the folder of the installed app, for `flwr run` and `flwr build`."""
+    from fed3r_app.deployment.processes import INSTALLED_APP, stage_app
+
+    if options.folder.exists():
+        raise FileExistsError(f"DIR must be a new folder, got {options.folder}.")
+    print(f"{stage_app(INSTALLED_APP, options.folder)}: the app, for flwr run")
+    return 0
+
+
+def check(options: argparse.Namespace) -> int:
+    """Say that a SuperLink can be reached; raise an OSError that says why not."""
+    superlink = _superlink(options)
+    superlink.check()
+    check_port(options.port)
+    print(f"The SuperLink at {superlink.address} is up.")
+    return 0
+
+
+def register(options: argparse.Namespace) -> int:
+    """Let nodes connect, by their public keys."""
+    superlink = _superlink(options)
+    superlink.check()
+    for key in options.keys:
+        is_new = superlink.register(key)
+        print(f"{key}: {'registered' if is_new else 'was registered before'}")
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the app on a SuperLink and print its summary."""
+    before = _latest_summary()
+    with app_folder(options.app) as app:
+        _superlink(options).run(app, options.run_config)
+    _show_newer_than(before)
+    return 0
+
+
+def _superlink(options: argparse.Namespace) -> SuperLink:
+    from fed3r_app.deployment.superlink import SuperLink
+
+    return SuperLink(options.address, options.root_certificates)
 
 
 def check_port(port: int | None) -> None:
@@ -130,6 +149,7 @@ def _add_certificates(commands: Commands[argparse.ArgumentParser]) -> None:
         description="Make a certificate authority, a certificate for the SuperLink and "
         "a key for each node, valid for 30 days. For a trial: all keys in one place.",
     )
+    command.set_defaults(handler=make_trial)
     command.add_argument(
         "folder", metavar="DIR", type=Path, help="where to write them; made if needed"
     )
@@ -159,7 +179,8 @@ def _add_check(commands: Commands[argparse.ArgumentParser]) -> None:
         help="say whether a SuperLink can be reached, and if not, why",
         description="Connect to a SuperLink as a node would, and say what is wrong.",
     )
-    _add_superlink(command)
+    command.set_defaults(handler=check)
+    add_superlink(command)
     command.add_argument(
         "--port",
         type=_port,
@@ -180,7 +201,8 @@ def _add_register(commands: Commands[argparse.ArgumentParser]) -> None:
         help="let nodes connect, by their public keys",
         description="Register nodes with a SuperLink that authenticates them.",
     )
-    _add_superlink(command)
+    command.set_defaults(handler=register)
+    add_superlink(command)
     command.add_argument("keys", metavar="KEY.pub", type=Path, nargs="+")
 
 
@@ -191,7 +213,8 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
         description="`flwr run --stream`, with an exit code that is 0 only if the run "
         "completed, and its summary where the results can be seen from here.",
     )
-    _add_superlink(command)
+    command.set_defaults(handler=run)
+    add_superlink(command)
     command.add_argument(
         "--run-config",
         metavar="SETTINGS",
@@ -199,9 +222,7 @@ def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
         default=[],
         help="as in `flwr run`: 'key=value key2=\"text\"', or a TOML file",
     )
-    command.add_argument(
-        "--app", type=Path, default=Path(), help="folder of the app (default: here)"
-    )
+    add_app(command)
 
 
 def _add_demo_data(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -211,19 +232,18 @@ def _add_demo_data(commands: Commands[argparse.ArgumentParser]) -> None:
         description="Write the digits as images, in a folder for each node; nodes have "
         "partly different classes. Folders that hold images already are left alone.",
     )
+    command.set_defaults(handler=write_demo)
     command.add_argument("folder", metavar="DIR", type=Path)
     command.add_argument(
         "--node", action="append", required=True, help="name of a node; repeat it"
     )
 
 
-def _add_superlink(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "address", metavar="HOST:PORT", help="where the SuperLink listens"
+def _add_app(commands: Commands[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser(
+        "app",
+        help="write the app's folder, for `flwr run` and `flwr build`",
+        description="Write the installed app as a folder that Flower can bundle.",
     )
-    command.add_argument(
-        "--root-certificates",
-        metavar="CA.CRT",
-        type=Path,
-        help="the authority that signed its certificate; without it: no TLS",
-    )
+    command.set_defaults(handler=write_app)
+    command.add_argument("folder", metavar="DIR", type=Path, help="a new folder")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fed3r_app.cli.arguments import Commands
 from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
 from fed3r_app.runs.report import summary_table
 
@@ -17,25 +17,16 @@ if TYPE_CHECKING:
     from fed3r_app.features.backbone import Backbone
     from fed3r_app.runs.model_file import SavedModel
 
-NAMES = ("show", "predict")
 
-
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the commands to the parser of ``fed3r``."""
+def add(commands: Commands[argparse.ArgumentParser]) -> None:
+    """Add the commands to a parser."""
     _add_show(commands)
     _add_predict(commands)
 
 
-def call(options: argparse.Namespace) -> int:
-    """Run the command that was asked for; return its exit code."""
-    if options.command == "show":
-        return show(options.run_dir)
-    return predict(options.run_dir, options.images, options.top)
-
-
-def show(run_dir: Path | None) -> int:
+def show(options: argparse.Namespace) -> int:
     """Print the summary of a run, the latest by default, and where its picture is."""
-    run = RunDirectory((run_dir or output_directory() / LATEST).resolve())
+    run = RunDirectory((options.run_dir or output_directory() / LATEST).resolve())
     print(summary_table(run.read_summary()))
     print(f"\nRun      {run.path}")
     if run.curves_path.is_file():
@@ -43,21 +34,21 @@ def show(run_dir: Path | None) -> int:
     return 0
 
 
-def predict(run_dir: Path, images: Sequence[Path], top: int) -> int:
+def predict(options: argparse.Namespace) -> int:
     """Print the best classes of each image; one that can't be read is passed over."""
     # torch takes seconds to import: `fed3r show` does without it.
     from fed3r_app.runs.model_file import load_model, saved_backbone
 
-    model = load_model(_model_path(run_dir))
+    model = load_model(_model_path(options.run_dir))
     backbone = saved_backbone(model)
     failed = 0
-    for path in images:
+    for path in options.images:
         try:
             scores = model.scores(_features(backbone, path))[0]
         except (OSError, ValueError) as error:
             failed = fail(error)
         else:
-            print(f"{path}: {_best(model, scores, top)}", flush=True)
+            print(f"{path}: {_best(model, scores, options.top)}", flush=True)
     return failed
 
 
@@ -102,12 +93,13 @@ def fail(error: Exception) -> int:
     return 1
 
 
-def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_show(commands: Commands[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "show",
         help="print the outcome of a run",
         description="Print the outcome of a run and where its picture is.",
     )
+    command.set_defaults(handler=show)
     command.add_argument(
         "run_dir",
         metavar="RUN_DIR",
@@ -117,12 +109,13 @@ def _add_show(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
 
 
-def _add_predict(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def _add_predict(commands: Commands[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "predict",
         help="classify images with the model of a run",
         description="Print a line for each image: its best classes with their scores.",
     )
+    command.set_defaults(handler=predict)
     command.add_argument(
         "run_dir", metavar="RUN_DIR", type=Path, help="folder of a finished run"
     )

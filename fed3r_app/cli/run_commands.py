@@ -8,16 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fed3r_app.cli.arguments import Commands, add_app, add_superlink, app_folder
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.report import format_percent, summary_table
 
 if TYPE_CHECKING:
     from fed3r_app.runs.saved_run import SavedRun
-
-Commands = argparse._SubParsersAction  # what add_subparsers() returns
-
-
-NAMES = ("add", "forget", "replace", "solve", "audit")
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -29,37 +25,27 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
     _add_audit(commands)
 
 
-def call(options: argparse.Namespace) -> int:
-    """Run one of the commands; return its exit code."""
-    directory = RunDirectory(options.run_dir.resolve())
-    if options.command == "audit":
-        return audit_run(directory)
-    if options.command == "solve":
-        return solve(directory, options.ridge_lambda, options.output)
-    if options.command == "forget":
-        return forget(directory, options)
-    if options.command == "add":
-        return add_clients(directory, options)
-    _start(directory, options, replace=options.client)
-    return 0
-
-
-def add_clients(directory: RunDirectory, options: argparse.Namespace) -> int:
+def add_clients(options: argparse.Namespace) -> int:
     """Ask the clients that are connected and not yet in the sums; add them."""
     from fed3r_app.runs.state import readmit
 
+    directory = _directory(options)
     with directory.locked():
         run = _open(directory)
         run.check_can_change()
         for client in options.readmit:
             run.snapshot = readmit(run.state, run.snapshot, client)
-    _start(directory, options)
-    return 0
+    return _start(directory, options)
 
 
-def forget(directory: RunDirectory, options: argparse.Namespace) -> int:
+def replace(options: argparse.Namespace) -> int:
+    """Put what a client has now in the place of what it had."""
+    return _start(_directory(options), options, replace=options.client)
+
+
+def forget(options: argparse.Namespace) -> int:
     """Take a client out of the sums: by what was kept of it, or by asking it again."""
-    client = options.client
+    directory, client = _directory(options), options.client
     with directory.locked():
         run = _open(directory)
         run.check_can_change()
@@ -80,13 +66,13 @@ def forget(directory: RunDirectory, options: argparse.Namespace) -> int:
             f"Client {client} must be asked for its statistics once more, since they "
             "were not kept (keep-contributions): give the SuperLink's HOST:PORT."
         )
-    _start(directory, options, forget=client)
-    return 0
+    return _start(directory, options, forget=client)
 
 
-def solve(directory: RunDirectory, ridge_lambda: str, output: Path | None) -> int:
+def solve(options: argparse.Namespace) -> int:
     """Make a new classifier of the sums of a run; no client is involved."""
-    lam = _read_lambda(ridge_lambda)
+    directory, output = _directory(options), options.output
+    lam = _read_lambda(options.ridge_lambda)
     with directory.locked():
         run = _open(directory)
         if run.config.method == "fedncm" and lam != "auto":
@@ -110,16 +96,20 @@ def solve(directory: RunDirectory, ridge_lambda: str, output: Path | None) -> in
     return 0
 
 
-def audit_run(directory: RunDirectory) -> int:
+def audit_run(options: argparse.Namespace) -> int:
     """Print whether all that a run has saved agrees; return 1 if not."""
     from fed3r_app.runs.audit import audit
     from fed3r_app.runs.saved_run import SavedRun
 
     bad = 0
-    for finding in audit(SavedRun(directory)):
+    for finding in audit(SavedRun(_directory(options))):
         print(f"{'ok   ' if finding.ok else 'WRONG'}  {finding.text}", flush=True)
         bad += not finding.ok
     return min(bad, 1)
+
+
+def _directory(options: argparse.Namespace) -> RunDirectory:
+    return RunDirectory(options.run_dir.resolve())
 
 
 def _open(directory: RunDirectory) -> SavedRun:
@@ -133,8 +123,8 @@ def _open(directory: RunDirectory) -> SavedRun:
 
 def _start(
     directory: RunDirectory, options: argparse.Namespace, **settings: str
-) -> None:
-    """Go on with a run on a SuperLink, with some settings changed; show the outcome."""
+) -> int:
+    """Resume a run on a SuperLink, with some settings changed; show the outcome."""
     from fed3r_app.deployment.superlink import SuperLink
 
     config = directory.read_config() | {
@@ -145,12 +135,13 @@ def _start(
         **settings,
     }
     superlink = SuperLink(options.address, options.root_certificates)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, app_folder(options.app) as app:
         path = Path(folder) / "run-config.toml"
         lines = (f"{key} = {_toml(value)}\n" for key, value in config.items())
         path.write_text("".join(lines), "utf-8")
-        superlink.run(options.app, [str(path)])
+        superlink.run(app, [str(path)])
     _show(directory)
+    return 0
 
 
 def _toml(value: str | int | float | bool) -> str:
@@ -185,6 +176,7 @@ def _add_add(commands: Commands[argparse.ArgumentParser]) -> None:
         description="Go on with a run: ask the clients that are connected and not yet "
         "in its sums, add them, and solve again.",
     )
+    command.set_defaults(handler=add_clients)
     _add_run_dir(command)
     _add_superlink(command)
     command.add_argument(
@@ -204,6 +196,7 @@ def _add_forget(commands: Commands[argparse.ArgumentParser]) -> None:
         "classifier of a run that never had it. Where contributions were kept, nobody "
         "is asked; else that client is, once more, and must have the same data.",
     )
+    command.set_defaults(handler=forget)
     _add_run_dir(command)
     command.add_argument("client", metavar="CLIENT", help="its id")
     _add_superlink(command, nargs="?")
@@ -216,6 +209,7 @@ def _add_replace(commands: Commands[argparse.ArgumentParser]) -> None:
         description="Ask a client for its statistics and put them in the place of "
         "those in the sums, which must have been kept (keep-contributions).",
     )
+    command.set_defaults(handler=replace)
     _add_run_dir(command)
     command.add_argument("client", metavar="CLIENT", help="its id")
     _add_superlink(command)
@@ -227,6 +221,7 @@ def _add_solve(commands: Commands[argparse.ArgumentParser]) -> None:
         help="make a new classifier of the sums of a run",
         description="Solve again with another lambda. No client is involved.",
     )
+    command.set_defaults(handler=solve)
     _add_run_dir(command)
     command.add_argument(
         "--ridge-lambda",
@@ -249,6 +244,7 @@ def _add_audit(commands: Commands[argparse.ArgumentParser]) -> None:
         description="Check that all that a run has saved agrees. Nothing is changed; "
         "the exit code is 1 if anything is wrong.",
     )
+    command.set_defaults(handler=audit_run)
     _add_run_dir(command)
 
 
@@ -259,19 +255,6 @@ def _add_run_dir(command: argparse.ArgumentParser) -> None:
 
 
 def _add_superlink(command: argparse.ArgumentParser, nargs: str | None = None) -> None:
-    command.add_argument(
-        "address",
-        metavar="HOST:PORT",
-        nargs=nargs,
-        help="where the SuperLink listens; its ServerApps must see RUN_DIR at the same "
-        "place",
-    )
-    command.add_argument(
-        "--root-certificates",
-        metavar="CA.CRT",
-        type=Path,
-        help="the authority that signed its certificate; without it: no TLS",
-    )
-    command.add_argument(
-        "--app", type=Path, default=Path(), help="folder of the app (default: here)"
-    )
+    note = "; its ServerApps must see RUN_DIR at the same place"
+    add_superlink(command, note, nargs)
+    add_app(command)

@@ -40,6 +40,8 @@ _ENVIRONMENT = {
 }
 
 
+_PACKAGE = Path(__file__).parents[1]
+INSTALLED_APP = _PACKAGE.parent  # the clone, or the site-packages of a wheel
 Value = str | int | float | bool
 SUPERLINK, SUPEREXEC = "superlink", "superexec"
 SERVER_APP, CLIENT_APP = "flwr-serverapp", "flwr-clientapp"
@@ -106,19 +108,7 @@ class FlowerProcesses:
         Flower looks at every file below the folder it is given, and an environment in
         it has tens of thousands.
         """
-        settings = app_settings(app)
-        staged = self.home / "app"
-        shutil.rmtree(staged, ignore_errors=True)
-        for pattern in (
-            "pyproject.toml",
-            "README.md",
-            *settings.get("fab-include", ["**/*.py"]),
-        ):
-            for source in app.glob(pattern):
-                target = staged / source.relative_to(app)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, target)
-        return staged
+        return stage_app(app, self.home / "app")
 
     def stop(self) -> None:
         """Stop the SuperLink and everything it started."""
@@ -173,7 +163,7 @@ class FlowerProcesses:
 def app_settings(app: Path) -> dict[str, Any]:
     """Return what an app's folder tells Flower; raise ValueError if it is no app's."""
     try:
-        with (app / "pyproject.toml").open("rb") as file:
+        with _pyproject(app).open("rb") as file:
             settings: dict[str, Any] = tomllib.load(file)["tool"]["flwr"]["app"]
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
         raise ValueError(
@@ -181,6 +171,33 @@ def app_settings(app: Path) -> dict[str, Any]:
             "Flower app there."
         ) from error
     return settings
+
+
+def stage_app(app: Path, target: Path) -> Path:
+    """Make a folder that holds what Flower bundles of an app; return it.
+
+    Parameters
+    ----------
+    app : Path
+        The app's folder; ``INSTALLED_APP`` is that of this installation.
+    target : Path
+        Replaced where it is there.
+    """
+    patterns = ["README.md", *app_settings(app).get("fab-include", ["**/*.py"])]
+    shutil.rmtree(target, ignore_errors=True)
+    sources = {
+        path: path.relative_to(app) for each in patterns for path in app.glob(each)
+    }
+    for source, place in {**sources, _pyproject(app): Path("pyproject.toml")}.items():
+        (target / place).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target / place)
+    return target
+
+
+def _pyproject(app: Path) -> Path:
+    """Return the project file of an app; a wheel keeps it inside of the package."""
+    own, packaged = app / "pyproject.toml", _PACKAGE / "pyproject.toml"
+    return packaged if app == INSTALLED_APP and not own.exists() else own
 
 
 def free_port() -> int:

@@ -1,7 +1,5 @@
 """The coupon collector: rounds until a share of the clients has been drawn.
 
-``python -m simulation coupons``: rounds to draw a share of the clients.
-
 What sampling with replacement costs in the paper's federations: mean and standard
 deviation over many simulations.
 """
@@ -10,22 +8,18 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    pass
+from simulation.tables import Table
 
 # Number of clients of the paper's federations.
 FEDERATIONS = {"Landmarks": 1262, "iNaturalist": 9275, "CIFAR-100": 100}
-
-
-PER_ROUND = (10, 20, 50)
 SHARES = (0.25, 0.5, 0.75, 1.0)
 
 
@@ -35,9 +29,6 @@ class Spread:
 
     mean: float
     sd: float
-
-    def __str__(self) -> str:
-        return f"{self.mean:.0f}±{self.sd:.0f}"
 
 
 def rounds_to_draw(
@@ -108,89 +99,53 @@ def _check(
 
 
 @dataclass(frozen=True)
-class CouponRow:
-    """The rounds of one federation with so many clients a round, share by share."""
+class Coupons:
+    """Federations (name: clients) whose clients are drawn with replacement."""
 
-    federation: str
-    num_clients: int
-    per_round: int
-    rounds: dict[float, Spread]
+    federations: Mapping[str, int]
+    per_round: tuple[int, ...]
+    shares: tuple[float, ...] = SHARES
+    simulations: int = 1000
 
+    def lines(self, seed: int = 0) -> Iterator[dict[str, Any]]:
+        """Yield mean and standard deviation of the rounds to each share.
 
-def coupon_rows(
-    federations: Mapping[str, int] = FEDERATIONS,
-    per_round: Sequence[int] = PER_ROUND,
-    shares: Sequence[float] = SHARES,
-    simulations: int = 1000,
-    seed: int = 0,
-) -> list[CouponRow]:
-    """Return a row for each federation (name: clients) and number of clients a round.
-
-    See ``rounds_to_draw`` for the parameters.
-    """
-    pass
-
-    return [
-        CouponRow(
-            name,
-            num_clients,
-            kappa,
-            dict(
-                zip(
-                    shares,
-                    rounds_to_draw(num_clients, kappa, shares, simulations, seed),
-                    strict=True,
+        A line for each federation and number of clients a round.
+        """
+        for name, clients in self.federations.items():
+            for kappa in self.per_round:
+                spreads = rounds_to_draw(
+                    clients, kappa, self.shares, self.simulations, seed
                 )
-            ),
+                rounds = [[spread.mean, spread.sd] for spread in spreads]
+                yield {"name": name, "per_round": kappa, "rounds": rounds}
+
+    def table(self, lines: Iterable[Mapping[str, Any]]) -> Table:
+        """Return lines as a table."""
+        rows = [
+            (
+                line["name"],
+                self.federations[line["name"]],
+                line["per_round"],
+                *(f"{mean:,.0f} ± {sd:,.0f}" for mean, sd in line["rounds"]),
+            )
+            for line in lines
+        ]
+        title = (
+            "Rounds to draw a share of the clients with replacement, distinct within a "
+            f"round: mean ± standard deviation of {self.simulations:,} simulations"
         )
-        for name, num_clients in federations.items()
-        for kappa in per_round
-    ]
-
-
-def coupon_table(rows: Sequence[CouponRow]) -> str:
-    """Return the rows as a table in Markdown."""
-    shares = [f"{share:.0%}" for share in rows[0].rounds]
-    lines = [
-        f"| federation | clients | per round | {' | '.join(shares)} |",
-        "|---" * (3 + len(shares)) + "|",
-    ]
-    for row in rows:
-        rounds = " | ".join(map(str, row.rounds.values()))
-        lines.append(
-            f"| {row.federation} | {row.num_clients} | {row.per_round} | {rounds} |"
-        )
-    return "\n".join(lines)
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    parser.add_argument(
-        "--clients", type=int, help="a federation of your own instead of the paper's"
-    )
-    parser.add_argument(
-        "--per-round",
-        type=int,
-        nargs="+",
-        default=PER_ROUND,
-        help="clients a round, one or more (default: 10 20 50)",
-    )
-    parser.add_argument("--simulations", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
+        shares = (f"{100 * share:g} %" for share in self.shares)
+        return Table(title, ("federation", "clients", "per round", *shares), rows)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the table; return the exit code."""
     own = arguments.clients is not None
-    rows = coupon_rows(
+    coupons = Coupons(
         {"yours": arguments.clients} if own else FEDERATIONS,
-        arguments.per_round,
+        tuple(arguments.per_round),
         simulations=arguments.simulations,
-        seed=arguments.seed,
     )
-    print(
-        "Rounds to draw a share of the clients with replacement, distinct within a "
-        f"round: mean ± standard deviation of {arguments.simulations} simulations.\n"
-    )
-    print(coupon_table(rows))
+    print(coupons.table(coupons.lines(arguments.seed)).markdown())
     return 0

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simulation.analyses.partition_stats import Federation
+from simulation.analyses.partition_stats import Federation, describe, load_federation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +19,26 @@ if TYPE_CHECKING:
 # A heat map with more rows or columns than this has no room for them.
 _MOST_CLIENTS, _MOST_CLASSES = 150, 300
 _COLOR = "#1f6fb4"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print and draw a federation; return the exit code."""
+    federation = load_federation(
+        arguments.name,
+        arguments.data_path,
+        arguments.partition,
+        arguments.alpha,
+        arguments.clients,
+        arguments.seed,
+    )
+    print(describe(federation), flush=True)
+    # A file named after the federation and its split.
+    name = re.sub(r"[^\w.]+", "-", federation.title.removesuffix(".csv"))
+    path = arguments.output or Path("results", "federations", f"{name}.png")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plot(federation, path)
+    print(f"Picture: {path}")
+    return 0
 
 
 def plot(federation: Federation, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``python -m simulation bench``: runs benchmarks, prints tables, writes JSON."""
+"""What ``fed3r bench`` does: runs benchmarks, prints tables, writes JSON."""
 
 from __future__ import annotations
 
@@ -9,55 +9,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from simulation.commands import BENCHMARKS
+
 if TYPE_CHECKING:
     from simulation.bench.result import Options, Result
 
-NAMES = (
-    "upload",
-    "server",
-    "solve",
-    "extract",
-    "engine",
-    "reference",
-    "scale",
-    "federation",
-    "privacy",
-    "secagg",
-)
 _DATA_VARIABLE = "FED3R_BENCH_DATA"
 _SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
-    parser.add_argument(
-        "names",
-        nargs="*",
-        metavar="NAME",
-        help=f"which benchmarks, of: {', '.join(NAMES)}; all if none is named",
-    )
-    parser.add_argument(
-        "--quick", action="store_true", help="small sizes: to see that it works"
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        help="folder with client_sizes/, features and images; default: "
-        f"${_DATA_VARIABLE}, else ../shared/data beside the project, else stand-ins",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        default=Path("results/bench"),
-        help="folder for NAME.json (default: %(default)s)",
-    )
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Run the benchmarks asked for; return the exit code."""
-    unknown = [name for name in arguments.names if name not in NAMES]
+    unknown = [name for name in arguments.names if name not in BENCHMARKS]
     if unknown:
-        names = ", ".join(NAMES)
+        names = ", ".join(BENCHMARKS)
         print(f"NAME must be one of {names}, got {unknown[0]!r}.", file=sys.stderr)
         return 2
     # Threads that wait in a loop for one another make small products many times
@@ -66,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     from simulation.bench.result import Options
 
     options = Options(arguments.quick, find_data(arguments.data))
-    for name in arguments.names or NAMES:
+    for name in arguments.names or BENCHMARKS:
         print(f"== {name} ==\n", flush=True)
         result = run_benchmark(name, options)
         print(f"{result}\n", flush=True)

@@ -14,18 +14,18 @@ from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import numpy as np
-from PIL import Image
 
 from fed3r_app import client_app, server_app
 from simulation.bench.empty_app import empty
 from simulation.bench.flower_runs import FlowerRuns, Setting
+from simulation.bench.inputs import write_images
 from simulation.bench.measure import announce, threads, timed
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
 from simulation.engines.inline import default_run_config, run_inline
+from simulation.tables import Cell, Table
 
 _PER_ROUND = 100
 _NUM_CLASSES = 10
-_PROJECT = Path(__file__).parents[2]
 _COLUMNS = (
     *("engine", "K", "rounds", "Fed3R s", "Fed3R s / round"),
     *("empty s", "ours s", "ours ms / client"),
@@ -68,7 +68,7 @@ def _growth(rows: list[tuple[Cell, ...]]) -> Ratio:
 def _run_inline(folder: Path, num_clients: int) -> tuple[Cell, ...]:
     announce(f"inline, K = {num_clients:,}: both apps")
     settings = {
-        **default_run_config(_PROJECT / "pyproject.toml"),
+        **default_run_config(),
         **_settings(folder, num_clients),
         "output-dir": str(folder / "runs"),
     }
@@ -119,9 +119,6 @@ def _tiny_images(folder: Path, num_clients: int) -> Path:
         return folder
     rng = np.random.default_rng(0)
     for part, number in (("train", 2 * num_clients), ("test", 100)):
-        for row in range(number):
-            path = folder / part / str(row % _NUM_CLASSES) / f"{row}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            pixels = rng.integers(256, size=(8, 8), dtype=np.uint8)
-            Image.fromarray(pixels).save(path)
+        pixels = rng.integers(256, size=(number, 8, 8), dtype=np.uint8)
+        write_images(folder / part, pixels, np.arange(number) % _NUM_CLASSES)
     return folder

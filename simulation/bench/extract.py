@@ -11,14 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fed3r_app.data import DataSet, ImageSet
+from fed3r_app.data import DataSet, ImageSet, load_dataset
 from fed3r_app.features.backbone import Backbone, load_backbone
 from fed3r_app.features.extraction import extract_features
 from fed3r_app.features.spec import BackboneSpec
 from simulation.bench.flower_runs import FlowerRuns, Setting
-from simulation.bench.inputs import describe_inputs, load_images, make_image_folder
+from simulation.bench.inputs import describe_inputs, make_image_folder
 from simulation.bench.measure import NUM_THREADS, announce, threads, timed
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _EAGER_BATCH = 50
 _NUM_CLIENTS, _PER_ROUND = 100, 10
@@ -31,7 +32,7 @@ def run(options: Options) -> Result:
     backbone = load_backbone(BackboneSpec("mobilenet_v2", weights, size))
     with TemporaryDirectory() as name, threads():
         folder = make_image_folder(Path(name), options)
-        dataset = load_images(folder)
+        dataset = load_dataset("imagefolder", str(folder))
         announce("extraction, ours and eager")
         extraction, ratios = _compare_extraction(
             backbone, dataset.train, 50 if options.quick else 400

@@ -15,12 +15,12 @@ from typing import Any
 from fed3r_app import client_app, server_app
 from simulation.bench.inputs import INATURALIST
 from simulation.bench.measure import announce, measure
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
 from simulation.engines.inline import default_run_config, run_inline
+from simulation.tables import Cell, Table
 
 _PER_ROUND = 10
 _DIM = 1280
-_PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 _SECONDS, _GIGABYTES = 180.0, 2.0
 
 
@@ -69,7 +69,7 @@ def run_federation(dataset: str, data_path: str, num_clients: int) -> dict[str, 
     """Return the summary of a run, in a folder that is gone afterwards."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with TemporaryDirectory() as folder:
-        config = default_run_config(_PYPROJECT) | {
+        config = default_run_config() | {
             "dataset": dataset,
             "data-path": data_path,
             "backbone": "none",

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fed3r_app.data import DataSet, load_dataset
+from fed3r_app.data import load_dataset
 from fed3r_app.data.client_sizes import draw_client_sizes, read_client_sizes
 from simulation.bench.result import Options
 
@@ -69,6 +69,11 @@ class Features:
     y_test: Tensor
     num_classes: int
 
+    def split(self, num_clients: int) -> list[Tensor]:
+        """Return the rows of each client, in a random split."""
+        order = torch.randperm(len(self.y), generator=torch.Generator().manual_seed(0))
+        return list(order.tensor_split(num_clients))
+
 
 def load_features(data: Path | None, limit: int | None = None) -> Features:
     """Return real features of CIFAR-100, or drawn ones around class centres."""
@@ -112,19 +117,21 @@ def make_image_folder(folder: Path, options: Options) -> Path:
     arrays = _read_arrays(options.data)
     for part, limit in (("train", _TRAIN), ("test", _TEST)):
         pixels, labels = arrays[part]
-        number = min(_QUICK if options.quick else limit, len(pixels))
-        for row in range(number):
-            path = folder / part / f"{labels[row]:03d}" / f"{row}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels[row]).save(path)
+        labels = labels[: _QUICK if options.quick else limit]
+        write_images(folder / part, pixels, labels)
     for kept in {path.name for path in (folder / "test").iterdir()}:
         (folder / "train" / kept).mkdir(exist_ok=True)
     return folder
 
 
-def load_images(folder: Path) -> DataSet:
-    """Return the data set in a folder."""
-    return load_dataset("imagefolder", str(folder))
+def write_images(
+    folder: Path, pixels: NDArray[np.uint8], labels: NDArray[np.int64]
+) -> None:
+    """Write images (n, ...) of labels (n,) into a folder for each class."""
+    for row, label in enumerate(labels):
+        path = folder / f"{label:03d}" / f"{row}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels[row]).save(path)
 
 
 def _read_arrays(

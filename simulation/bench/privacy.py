@@ -34,7 +34,8 @@ from fed3r_app.privacy.gaussian import (
 )
 from simulation.bench.inputs import Features, describe_inputs, load_features
 from simulation.bench.measure import announce
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _DELTA = 1e-5
 _EPSILONS = (1.0, 2.0, 4.0, 8.0)

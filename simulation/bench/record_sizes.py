@@ -14,10 +14,6 @@ from flwr.app import RecordDict
 
 from fed3r_app.wire import count_bytes, pack_statistics
 from fed3r_app.wire.layout import Header
-from simulation.bench.inputs import Features
-
-# (n, C_k) of the records on which the function is checked.
-_CHECKED = ((1, 1), (13, 13), (13, 1), (120, 40))
 
 
 @dataclass(frozen=True)
@@ -53,17 +49,6 @@ class Upload:
         record = pack_statistics(Z, y, num_classes, self.form, self.dtype)
         return count_bytes(RecordDict({"arrays": record}))
 
-    def check(self, d: int, num_classes: int) -> None:
-        """Raise unless the function gives the bytes of real records."""
-        for n, present in _CHECKED:
-            counted = self.record_bytes(d, num_classes, n, present)
-            real = self.real_bytes(d, num_classes, n, present)
-            if counted != real:
-                raise RuntimeError(
-                    f"A {self.name} record of {n} images must have {counted} bytes, "
-                    f"got {real}."
-                )
-
     def _payload(self, d: int, num_classes: int, n: int, present: int) -> int:
         rank = min(n, d) if self.form == "factor" else 0
         header = Header(self.form, self.dtype, d, num_classes, n, rank, present)
@@ -78,16 +63,8 @@ class Upload:
 
 UPLOADS = (
     Upload("dense", "float32"),
-    Upload("dense", "float64"),
     Upload("packed", "float32"),
-    Upload("packed", "float64"),
     Upload("factor", "float64"),
     Upload("factor", "float32"),
     Upload("factor", "float16"),
 )
-
-
-def split_evenly(features: Features, num_clients: int) -> list[torch.Tensor]:
-    """Return the rows of each client, in a random split."""
-    order = torch.randperm(len(features.y), generator=torch.Generator().manual_seed(0))
-    return list(order.tensor_split(num_clients))

@@ -20,8 +20,8 @@ from fed3r_app.core import FeatureMap, RidgeStatistics, RunningSum, solve_ridge
 from fed3r_app.wire import count_bytes, pack_statistics, unpack_contribution
 from simulation.bench.inputs import Features, describe_inputs, load_features
 from simulation.bench.measure import announce, threads, timed
-from simulation.bench.record_sizes import split_evenly
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _LAMBDA = 0.01
 _ROUNDS = 10
@@ -37,7 +37,7 @@ def run(options: Options) -> Result:
     ratios: list[Ratio] = []
     with threads():
         for mean_size in (100, 13):  # CIFAR-100's hundred clients; iNaturalist's
-            clients = split_evenly(features, len(features.y) // mean_size)
+            clients = features.split(len(features.y) // mean_size)
             announce(f"both ways, {len(clients):,} clients")
             tables.append(_compare(features, clients, exact))
             _, theirs, ours = tables[-1].rows

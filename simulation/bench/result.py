@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from simulation.bench.measure import describe_machine
-
-Cell = str | int | float | None
+from simulation.tables import Cell, Table
 
 
 @dataclass(frozen=True)
@@ -27,21 +25,6 @@ class Options:
 
     quick: bool = False
     data: Path | None = None
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table; the columns after the first are numbers."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: list[tuple[Cell, ...]]
-
-    def __str__(self) -> str:
-        """Return the table with aligned columns."""
-        lines = [self.columns, *([_text(cell) for cell in row] for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join([self.title, "", *(_align(line, widths) for line in lines)])
 
 
 @dataclass(frozen=True)
@@ -82,7 +65,7 @@ class Result:
         rows = [ratio.row() for ratio in self.ratios]
         ratios = Table("ratios", ("", "measured", "wanted", "met"), rows)
         tables = [*self.tables, *([ratios] if rows else [])]
-        return "\n\n".join([*map(str, tables), *self.notes])
+        return "\n\n".join([*(table.text() for table in tables), *self.notes])
 
     def save(self, path: Path, name: str, quick: bool) -> None:
         """Write everything as JSON."""
@@ -96,17 +79,3 @@ class Result:
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def _text(cell: Cell) -> str:
-    if cell is None:
-        return "-"
-    if isinstance(cell, float):
-        return f"{cell:,.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
-    return f"{cell:,}" if isinstance(cell, int) else cell
-
-
-def _align(line: Sequence[str], widths: Sequence[int]) -> str:
-    first, *others = zip(line, widths, strict=True)
-    cells = [first[0].ljust(first[1]), *(text.rjust(width) for text, width in others)]
-    return "  ".join(cells).rstrip()

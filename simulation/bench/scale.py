@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,9 +19,9 @@ from fed3r_app.core import (
 )
 from fed3r_app.wire import StatisticsBuilder, pack_statistics, unpack_contribution
 from simulation.bench.inputs import describe_inputs, load_features
-from simulation.bench.measure import announce, measure
-from simulation.bench.record_sizes import split_evenly
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.measure import announce, measure, timed
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _CHUNK = 2048  # as the clients read their features
 _LIMIT_GB = 6.0
@@ -60,12 +61,8 @@ def make_statistics(n: int, d: int, num_classes: int, form: str) -> float:
         number = min(_CHUNK, n - start)
         Z = torch.randn(number, d, generator=random)
         y = torch.randint(num_classes, (number,), generator=random)
-        began = time.perf_counter()
-        builder.add(Z, y)
-        seconds += time.perf_counter() - began
-    began = time.perf_counter()
-    builder.pack()
-    return seconds + time.perf_counter() - began
+        seconds += timed(partial(builder.add, Z, y))[1]
+    return seconds + timed(builder.pack)[1]
 
 
 def _measure_random_features(options: Options) -> tuple[Table, Ratio]:
@@ -94,7 +91,7 @@ def run_random_features(
     feature_map(features.Z[:1])  # draws omega
     clock.step("drawing the random features")
     total = RunningSum(RidgeStatistics.zeros(D, features.num_classes))
-    for rows in split_evenly(features, 100):
+    for rows in features.split(100):
         Z, y = feature_map(features.Z[rows]), features.y[rows]
         record = pack_statistics(Z, y, features.num_classes)
         clock.step("clients: mapping and packing")

@@ -22,7 +22,8 @@ from fed3r_app.privacy.secagg.fixed_point import vector_length
 from fed3r_app.wire import count_bytes, pack_statistics
 from fed3r_app.wire import secagg as records
 from simulation.bench.measure import threads
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _SAMPLES, _ZMAX, _N_MAX = 120, 6.0, 1_000_000
 _SHARE = 0.6

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,8 +18,9 @@ from fed3r_app.core import (
 )
 from fed3r_app.wire import pack_statistics, unpack_contribution, unpack_statistics
 from simulation.bench.inputs import INATURALIST, describe_inputs
-from simulation.bench.measure import Measured, announce, measure
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.measure import Measured, announce, measure, timed
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _DIM = 1280
 _LIMIT_BYTES = 300e6
@@ -69,49 +70,50 @@ def run(options: Options) -> Result:
 
 
 def fold_factors(sizes: list[int], d: int, num_classes: int) -> float:
-    """Return the seconds to unpack, check and fold a stream of factors, made aside."""
-    total, seconds = RunningSum(RidgeStatistics.zeros(d, num_classes)), 0.0
-    limits = _limits(d)
-    for record in _records(sizes, d, num_classes, "factor"):
-        began = time.perf_counter()
+    """Return the seconds to unpack, check and fold a stream of factors."""
+    total, limits = RunningSum(RidgeStatistics.zeros(d, num_classes)), _limits(d)
+
+    def add(record: ArrayRecord) -> None:
         total.add(unpack_contribution(record, (d, num_classes), limits))
-        seconds += time.perf_counter() - began
-    began = time.perf_counter()
-    total.value()
-    return seconds + time.perf_counter() - began
+
+    seconds = _time_each(add, _records(sizes, d, num_classes, "factor"))
+    return seconds + timed(total.value)[1]
 
 
 def add_dense(sizes: list[int], d: int, num_classes: int) -> float:
     """Return the seconds to unpack dense uploads, unchecked, and add them up."""
-    total, seconds = RidgeStatistics.zeros(d, num_classes), 0.0
-    for record in _records(sizes, d, num_classes, "dense"):
-        began = time.perf_counter()
+    total = RidgeStatistics.zeros(d, num_classes)
+
+    def add(record: ArrayRecord) -> None:
         _add_in_place(total, unpack_statistics(record, (d, num_classes)))
-        seconds += time.perf_counter() - began
-    return seconds
+
+    return _time_each(add, _records(sizes, d, num_classes, "dense"))
 
 
 def add_expanded(sizes: list[int], d: int, num_classes: int) -> float:
     """Return the seconds to add factors up without folding: A and b of each."""
-    total, seconds = RidgeStatistics.zeros(d, num_classes), 0.0
-    limits = _limits(d)
-    for record in _records(sizes, d, num_classes, "factor"):
-        began = time.perf_counter()
+    total, limits = RidgeStatistics.zeros(d, num_classes), _limits(d)
+
+    def add(record: ArrayRecord) -> None:
         part = unpack_contribution(record, (d, num_classes), limits)
         assert isinstance(part, StatisticsFactor)
         _add_in_place(total, part.statistics())
-        seconds += time.perf_counter() - began
-    return seconds
+
+    return _time_each(add, _records(sizes, d, num_classes, "factor"))
+
+
+def _time_each(
+    add: Callable[[ArrayRecord], None], records: Iterator[ArrayRecord]
+) -> float:
+    """Return the seconds to add records; those to make them are left out."""
+    return sum(timed(partial(add, record))[1] for record in records)
 
 
 def add_ready_matrices(number: int, d: int, num_classes: int) -> float:
     """Return the seconds to add up matrices that lie unpacked in memory."""
     total = RidgeStatistics.zeros(d, num_classes)
     ready = RidgeStatistics.of(torch.randn(8, d), torch.arange(8), num_classes)
-    began = time.perf_counter()
-    for _ in range(number):
-        _add_in_place(total, ready)
-    return time.perf_counter() - began
+    return sum(timed(partial(_add_in_place, total, ready))[1] for _ in range(number))
 
 
 def _limits(d: int) -> Limits:

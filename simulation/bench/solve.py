@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics, select_lambda, solve_ridge
 from simulation.bench.measure import Measured, announce, best_seconds, measure
-from simulation.bench.result import Cell, Options, Ratio, Result, Table
+from simulation.bench.result import Options, Ratio, Result
+from simulation.tables import Cell, Table
 
 _LAMBDA = 1.0
 _ROUND_ROWS = 130  # ten clients of iNaturalist
@@ -27,9 +28,7 @@ def run(options: Options) -> Result:
     for d, num_classes in sizes:
         announce(f"Cholesky, LU and GCV, d = {d:,}, C = {num_classes:,}")
         ways = {
-            "Cholesky": measure(solve, d, num_classes, isolated=alone),
-            "LU": measure(solve_by_lu, d, num_classes, isolated=alone),
-            "GCV": measure(choose_lambda, d, num_classes, isolated=alone),
+            way: measure(time_way, way, d, num_classes, isolated=alone) for way in _WAYS
         }
         where = f"d = {d:,}, C = {num_classes:,}"
         rows += [_row(where, way, taken, d) for way, taken in ways.items()]
@@ -56,29 +55,25 @@ def _row(where: str, way: str, taken: Measured, d: int) -> tuple[Cell, ...]:
     return where, way, taken.value, taken.peak_bytes / 1e9, taken.extra_bytes / 8 / d**2
 
 
-def solve(d: int, num_classes: int) -> float:
-    """Return the seconds of ``solve_ridge``."""
+def solve_by_lu(stats: RidgeStatistics) -> Tensor:
+    """Return W by a general solver, as the authors use."""
+    A = stats.A.clone()
+    A.diagonal().add_(_LAMBDA)
+    W: Tensor = torch.linalg.solve(A, stats.b)
+    return W
+
+
+_WAYS: dict[str, Callable[[RidgeStatistics], object]] = {
+    "Cholesky": lambda stats: solve_ridge(stats, _LAMBDA),
+    "LU": solve_by_lu,
+    "GCV": select_lambda,
+}
+
+
+def time_way(name: str, d: int, num_classes: int) -> float:
+    """Return the seconds of one of the ways."""
     stats = draw_statistics(d, num_classes)
-    return best_seconds(lambda: solve_ridge(stats, _LAMBDA), 1 if d > 2000 else 3)
-
-
-def solve_by_lu(d: int, num_classes: int) -> float:
-    """Return the seconds of a general solver, as the authors use."""
-    stats = draw_statistics(d, num_classes)
-
-    def by_lu() -> Tensor:
-        A = stats.A.clone()
-        A.diagonal().add_(_LAMBDA)
-        W: Tensor = torch.linalg.solve(A, stats.b)
-        return W
-
-    return best_seconds(by_lu, 1 if d > 2000 else 3)
-
-
-def choose_lambda(d: int, num_classes: int) -> float:
-    """Return the seconds of ``select_lambda``."""
-    stats = draw_statistics(d, num_classes)
-    return best_seconds(lambda: select_lambda(stats), 1 if d > 2000 else 3)
+    return best_seconds(lambda: _WAYS[name](stats), 1 if d > 2000 else 3)
 
 
 def draw_statistics(d: int, num_classes: int) -> RidgeStatistics:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -19,7 +18,9 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
+
+from fed3r_app.deployment.processes import INSTALLED_APP, app_settings
+from strategies.flower_internals import enter_run, stamp
 
 _SERVER = 1
 
@@ -91,8 +92,7 @@ class InlineGrid(Grid):
         ids = []
         for message in messages:
             message_id = str(next(self._numbers))
-            metadata = message.metadata.__dict__
-            metadata["_message_id"], metadata["_src_node_id"] = message_id, _SERVER
+            stamp(message, message_id, _SERVER)
             self._waiting[message_id] = message
             ids.append(message_id)
         return ids
@@ -127,9 +127,7 @@ def run_inline(
     """Run an app to its end; what the ServerApp raises is raised here."""
     config = dict(run_config)
     grid = InlineGrid(client_app, num_clients, config)
-    # Flower stamps new messages with the identity of the process.
-    TaskIdentity.run_id, TaskIdentity.node_id = grid.run_id, _SERVER
-    TaskIdentity.task_id = grid.run_id
+    enter_run(grid.run_id, _SERVER, task_id=grid.run_id)
     context = Context(
         run_id=grid.run_id,
         node_id=_SERVER,
@@ -140,8 +138,10 @@ def run_inline(
     server_app(grid, context)
 
 
-def default_run_config(pyproject: Path) -> dict[str, str | int | float | bool]:
-    """Return the run config with the defaults of a ``pyproject.toml``."""
-    with pyproject.open("rb") as file:
-        app = tomllib.load(file)["tool"]["flwr"]["app"]
-    return dict(app["config"])
+def default_run_config(
+    pyproject: Path | None = None,
+) -> dict[str, str | int | float | bool]:
+    """Return the run config with the app's defaults, or those of a pyproject.toml."""
+    return dict(
+        app_settings(pyproject.parent if pyproject else INSTALLED_APP)["config"]
+    )

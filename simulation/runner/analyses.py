@@ -3,124 +3,77 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fed3r_app.files import write_atomically
-from simulation.runner.experiment import Coupons, Experiment, Kernel, curve_of
-from simulation.runner.run_grid import Run
+from simulation.runner.experiment import Experiment, Kernel, curve_of
+from simulation.runner.outcome_tables import percent
 from simulation.runner.store import Store, run_name
-from simulation.runner.tables import Table, percent
 from simulation.runner.tasks import Report, Task, TaskError, WorkerContext
+from simulation.tables import Table
 
 Lines = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class CouponsTask:
-    """Rounds to draw a share of the clients with replacement."""
+class AnalysisTask:
+    """Computes lines from what an experiment asks for, and writes them to a file."""
 
-    coupons: Coupons
-    file: Path
-    title: str = "coupon collector"
-
-    @property
-    def log(self) -> Path:
-        """Where it says what it does."""
-        return self.file.with_suffix(".log")
-
-    def execute(self, worker_context: WorkerContext, report: Report) -> None:
-        """Simulate all draws."""
-        from simulation.analyses.coupon_collector import coupon_rows
-
-        asked, lines = self.coupons, []
-        for done, (name, clients) in enumerate(asked.federations.items(), start=1):
-            for row in coupon_rows(
-                {name: clients}, asked.per_round, asked.shares, asked.simulations
-            ):
-                spreads = [[spread.mean, spread.sd] for spread in row.rounds.values()]
-                lines.append(
-                    {"name": name, "per_round": row.per_round, "rounds": spreads}
-                )
-            report(done, len(asked.federations))
-        _write(self.file, _asked(asked), lines)
-
-
-@dataclass(frozen=True, eq=False)
-class KernelTask:
-    """Random features against the exact kernel, on the features of some models.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        What is compared.
-    runs : sequence of Run
-        The runs whose models' features are used.
-    store : Store
-        Where they are.
-    file : Path
-        Where the outcome goes.
-    """
-
-    kernel: Kernel
-    runs: Sequence[Run]
+    experiment: Experiment
     store: Store
-    file: Path
-    title: str = "exact kernel and random features"
+
+    @property
+    def title(self) -> str:
+        """What is computed."""
+        coupons = "coupon collector"
+        return coupons if self.experiment.coupons else "exact kernel, random features"
 
     @property
     def log(self) -> Path:
-        """Where it says what it does."""
-        return self.file.with_suffix(".log")
+        """The file's log, beside it."""
+        return _file(self.experiment, self.store).with_suffix(".log")
 
     def execute(self, worker_context: WorkerContext, report: Report) -> None:
-        """Compare on each model's features."""
+        """Compute all lines, then write the file."""
+        coupons, kernel = self.experiment.coupons, self.experiment.kernel
+        lines: Lines = []
+        if coupons:
+            for line in coupons.lines():
+                lines.append(line)
+                report(len(lines), len(coupons.federations) * len(coupons.per_round))
+        elif kernel:
+            lines = self._compare(kernel, report)
+        file = _file(self.experiment, self.store)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        content = {"asked": _asked(self.experiment), "lines": lines}
+        write_atomically(file, json.dumps(content, indent=1).encode() + b"\n")
+
+    def _compare(self, kernel: Kernel, report: Report) -> Lines:
+        """Return random features against the exact kernel, on each model's features."""
         from simulation.analyses.kernel_comparison import compare_with_kernel
 
-        asked, lines = self.kernel, []
-        self._check_models()
-        for place, run in enumerate(self.runs):
-            found = compare_with_kernel(
-                self.store.directory(run).path,
-                asked.dims,
-                asked.per_class,
-                asked.seeds,
-                partial(_report_part, report, place, len(self.runs)),
-            )
-            features = curve_of(run)
-            lines += [{"features": features, **asdict(line)} for line in found]
-        _write(self.file, _asked(asked, map(run_name, self.runs)), lines)
-
-    def _check_models(self) -> None:
-        for run in self.runs:
+        lines, runs = [], self.experiment.runs
+        for run in runs:
             if self.store.summary(run) is None:
                 raise TaskError(f"The run {run.title!r} is missing: it has no model.")
+        for place, run in enumerate(runs):
+            found = compare_with_kernel(
+                self.store.directory(run).path,
+                kernel.dims,
+                kernel.per_class,
+                kernel.seeds,
+                partial(_report_part, report, place, len(runs)),
+            )
+            lines += [{"features": curve_of(run), **asdict(line)} for line in found]
+        return lines
 
 
 def _report_part(report: Report, place: int, parts: int, done: int, total: int) -> None:
     """Report how much is done of all parts, when so much is done of one."""
     report(place * total + done, parts * total)
-
-
-def coupon_table(lines: Lines, coupons: Coupons) -> Table:
-    """Return the rounds to each share, as mean ± standard deviation."""
-    shares = [f"{100 * share:g} %" for share in coupons.shares]
-    rows = [
-        (
-            line["name"],
-            str(line["per_round"]),
-            *(f"{mean:,.0f} ± {sd:,.0f}" for mean, sd in line["rounds"]),
-        )
-        for line in lines
-    ]
-    title = (
-        "Rounds until a share of the clients has been drawn with replacement "
-        f"({coupons.simulations:,} simulations)"
-    )
-    return Table(title, ("federation", "clients per round", *shares), rows)
 
 
 def kernel_table(lines: Lines) -> Table:
@@ -139,14 +92,9 @@ def kernel_table(lines: Lines) -> Table:
 
 def analyses_wanted(experiment: Experiment, store: Store) -> list[Task]:
     """Return what has to be computed beside the runs and has not been yet."""
-    if read_lines(experiment, store) is not None:
-        return []
-    file = _file(experiment, store)
-    if experiment.coupons:
-        return [CouponsTask(experiment.coupons, file)]
-    if experiment.kernel:
-        return [KernelTask(experiment.kernel, experiment.runs, store, file)]
-    return []
+    asked = experiment.coupons or experiment.kernel
+    done = not asked or read_lines(experiment, store) is not None
+    return [] if done else [AnalysisTask(experiment, store)]
 
 
 def read_lines(experiment: Experiment, store: Store) -> Lines | None:
@@ -155,9 +103,7 @@ def read_lines(experiment: Experiment, store: Store) -> Lines | None:
         content = json.loads(_file(experiment, store).read_text())
     except (OSError, ValueError):
         return None
-    asked = experiment.coupons or experiment.kernel
-    names = [run_name(run) for run in experiment.runs] if experiment.kernel else []
-    if asked is None or content.get("asked") != _asked(asked, names):
+    if content.get("asked") != _asked(experiment):
         return None
     lines: Lines = content["lines"]
     return _over_seeds(lines) if experiment.kernel else lines
@@ -175,17 +121,13 @@ def _over_seeds(lines: Lines) -> Lines:
     ]
 
 
-def _asked(what: Coupons | Kernel, names: Iterable[str] = ()) -> Any:
-    """Return what was asked for, as JSON gives it back."""
-    return json.loads(json.dumps({**asdict(what), "runs": list(names)}))
+def _asked(experiment: Experiment) -> Any:
+    """Return what is asked for, as JSON gives it back."""
+    asked = experiment.coupons or experiment.kernel
+    runs = [run_name(run) for run in experiment.runs] if experiment.kernel else []
+    return json.loads(json.dumps({**asdict(asked), "runs": runs})) if asked else None
 
 
 def _file(experiment: Experiment, store: Store) -> Path:
     name = "coupons" if experiment.coupons else "kernel"
     return store.folder(experiment.name) / f"{name}.json"
-
-
-def _write(file: Path, asked: Any, lines: Lines) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"asked": asked, "lines": lines}, indent=1)
-    write_atomically(file, text.encode() + b"\n")

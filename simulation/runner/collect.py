@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fed3r_app.files import write_atomically
 from simulation.runner.experiment import Experiment, curve_of
-from simulation.runner.run_grid import Run
+from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import Store, run_name
 
 Values = Mapping[str, object]
@@ -27,7 +27,7 @@ _LISTS = ("missing_clients", "absent_classes")
 class Finished:
     """A run that is through: its outcome and its rounds."""
 
-    run: Run
+    run: ExperimentRun
     summary: Values
     metrics: list[Values]
 
@@ -42,7 +42,7 @@ class Results:
 
     experiment: Experiment
     finished: list[Finished]
-    missing: list[Run]
+    missing: list[ExperimentRun]
     reference: Finished | None
 
     def curves(self, *without: str) -> dict[str, list[Finished]]:
@@ -72,7 +72,7 @@ def collect(experiment: Experiment, store: Store) -> Results:
     )
 
 
-def _read(run: Run, store: Store) -> Finished | None:
+def _read(run: ExperimentRun, store: Store) -> Finished | None:
     summary = store.summary(run)
     if summary is None:
         return None
@@ -181,7 +181,7 @@ def rows_of(results: Results) -> list[dict[str, object]]:
     return rows
 
 
-def _varying_keys(runs: list[Run]) -> list[str]:
+def _varying_keys(runs: list[ExperimentRun]) -> list[str]:
     """Return the keys in which runs differ, and the seed."""
     keys = runs[0].config if runs else {}
     return [

@@ -1,4 +1,4 @@
-"""``python -m simulation run``, ``list``, ``show``, ``table`` and ``plot``."""
+"""What the commands ``run``, ``list``, ``show``, ``table`` and ``plot`` do."""
 
 from __future__ import annotations
 
@@ -8,86 +8,37 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from simulation.runner.experiment import Experiment
     from simulation.runner.store import Store
 
-NAMES = ("run", "list", "show", "table", "plot")
-_HELP = {
-    "run": "run experiments: what is done is skipped, what was interrupted goes on",
-    "list": "list the experiments and how much of each is done",
-    "show": "show an experiment's runs and settings without running anything",
-    "table": "print an experiment's tables",
-    "plot": "draw an experiment's pictures and write its report again",
-}
 _INTERRUPTED = 130
+Handler = Callable[[argparse.Namespace], int]
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the commands and their options."""
-    for name in NAMES:
-        parser = commands.add_parser(name, help=_HELP[name], description=_HELP[name])
-        if name != "list":
-            parser.add_argument(
-                "names",
-                nargs="+",
-                metavar="EXPERIMENT",
-                help="a name as `list` shows, a pattern such as '*-digits', or a file",
-            )
-        parser.add_argument(
-            "--data-path", default="", metavar="DIR", help="folder of the data set"
-        )
-        parser.add_argument(
-            "--output",
-            type=Path,
-            metavar="DIR",
-            help="folder for all results (default: results/experiments)",
-        )
-        if name == "run":
-            _add_run_options(parser)
-        if name == "plot":
-            parser.add_argument(
-                "--to", type=Path, metavar="DIR", help="also copy the pictures there"
-            )
-        if name == "table":
-            parser.add_argument("--markdown", action="store_true", help="as Markdown")
+def _polite(handler: Handler) -> Handler:
+    """Return a command whose errors are sentences and exit codes."""
+
+    def call(arguments: argparse.Namespace) -> int:
+        try:
+            return handler(arguments)
+        except KeyboardInterrupt:
+            print("\nInterrupted. The same command resumes it.", file=sys.stderr)
+            return _INTERRUPTED
+        except BrokenPipeError:  # the reader has seen enough
+            raise
+        except (ValueError, OSError) as error:
+            print(error, file=sys.stderr)
+            return 2
+
+    return call
 
 
-def _add_run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--engine",
-        choices=("inline", "flower"),
-        default="inline",
-        help="inline: in worker processes; flower: `flwr run` on Ray",
-    )
-    parser.add_argument(
-        "--jobs",
-        type=int,
-        default=0,
-        metavar="N",
-        help="runs at a time; the cores are shared among them (default: up to 4)",
-    )
-
-
-def run(arguments: argparse.Namespace) -> int:
-    """Do what a command asks for; return the exit code."""
-    command: Callable[[argparse.Namespace], int] = globals()[f"_{arguments.command}"]
-    try:
-        return command(arguments)
-    except KeyboardInterrupt:
-        print(
-            "\nInterrupted. The same command goes on where it stopped.", file=sys.stderr
-        )
-        return _INTERRUPTED
-    except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 2
-
-
-def _run(arguments: argparse.Namespace) -> int:
+@_polite
+def run_command(arguments: argparse.Namespace) -> int:
+    """Run experiments; return 0 if everything is done then."""
     from simulation.runner.execute import run_experiments
 
     if arguments.jobs < 0:
@@ -100,12 +51,14 @@ def _run(arguments: argparse.Namespace) -> int:
     )
 
 
-def _list(arguments: argparse.Namespace) -> int:
+@_polite
+def list_command(arguments: argparse.Namespace) -> int:
+    """Print all experiments and how much of each is done."""
     from simulation.runner.composition import catalogue
     from simulation.runner.experiment import read_experiment
     from simulation.runner.run_grid import needs_data_path
     from simulation.runner.store import DONE
-    from simulation.runner.tables import Table
+    from simulation.tables import Table
 
     store, rows = _store(arguments), []
     for name, source in catalogue().items():
@@ -118,18 +71,18 @@ def _list(arguments: argparse.Namespace) -> int:
         known = arguments.data_path or not wants
         state = f"{done if known else '?'} of {len(runs)}"
         rows.append((name, experiment.title, state, wants))
-    title = "python -m simulation run EXPERIMENT"
+    title = "fed3r experiments run EXPERIMENT"
     table = Table(title, ("experiment", "what it shows", "runs done", "needs"), rows, 2)
     print(table.text())
     return 0
 
 
-def _show(arguments: argparse.Namespace) -> int:
+@_polite
+def show_command(arguments: argparse.Namespace) -> int:
+    """Print the runs of experiments and what they change of the defaults."""
     from simulation.engines.inline import default_run_config
-    from simulation.runner.experiment import PROJECT
 
-    defaults = default_run_config(PROJECT / "pyproject.toml")
-    store = _store(arguments)
+    defaults, store = default_run_config(), _store(arguments)
     for experiment in _load(arguments):
         print(f"{experiment.name}: {experiment.title}\n{experiment.source.file}\n")
         if experiment.about:
@@ -142,7 +95,9 @@ def _show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _table(arguments: argparse.Namespace) -> int:
+@_polite
+def table_command(arguments: argparse.Namespace) -> int:
+    """Print the tables of experiments."""
     from simulation.runner.collect import collect
     from simulation.runner.html_report import tables_of
 
@@ -155,7 +110,9 @@ def _table(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _plot(arguments: argparse.Namespace) -> int:
+@_polite
+def plot_command(arguments: argparse.Namespace) -> int:
+    """Draw the pictures of experiments and write their reports."""
     from simulation.runner.collect import collect
     from simulation.runner.html_report import write_report
 
@@ -180,7 +137,7 @@ def _say_what_is_missing(experiment: Experiment, missing: int) -> int:
         return 0
     print(
         f"{experiment.name}: {missing} of {len(experiment.runs)} runs are missing. "
-        f"`python -m simulation run {experiment.name}` runs them.",
+        f"`fed3r experiments run {experiment.name}` runs them.",
         file=sys.stderr,
     )
     return 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import time
+from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
@@ -19,7 +19,7 @@ from rich.progress import (
 )
 
 from fed3r_app.runs.report import format_percent, format_seconds
-from simulation.runner.run_grid import Run
+from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import Store
 from simulation.runner.tasks import RunTask, Task
 
@@ -41,7 +41,7 @@ class Display:
         self._done = 0
         self.failures: list[tuple[Task, str]] = []
         self._bars: dict[Task, tuple[TaskID, float]] = {}
-        self._followed: dict[Task, _Follower] = {}
+        self._followed: dict[Task, Path] = {}
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -68,7 +68,7 @@ class Display:
         total = None
         if isinstance(task, RunTask):
             total = expected_rounds(task.run)
-            self._followed[task] = _Follower(self._store, task.run)
+            self._followed[task] = self._store.directory(task.run).metrics_path
         bar = self._progress.add_task(escape(task.title), total=total, note="")
         self._bars[task] = bar, time.monotonic()
 
@@ -91,8 +91,8 @@ class Display:
 
     def tick(self) -> None:
         """Let the bars follow what the runs have written."""
-        for task, follower in self._followed.items():
-            rounds, accuracy = follower.look()
+        for task, metrics in self._followed.items():
+            rounds, accuracy = _progress_of(metrics)
             note = "" if accuracy is None else format_percent(accuracy)
             self._progress.update(self._bars[task][0], completed=rounds, note=note)
 
@@ -112,7 +112,7 @@ class Display:
         return f"accuracy {format_percent(accuracy)}"
 
 
-def expected_rounds(run: Run) -> int | None:
+def expected_rounds(run: ExperimentRun) -> int | None:
     """Return how many rounds a run has, or None where chance decides."""
     config, rounds = run.config, 0
     if config["method"] != "none" and config["sampling"] == "with-replacement":
@@ -124,31 +124,13 @@ def expected_rounds(run: Run) -> int | None:
     return rounds + (int(config["rounds"]) if config["finetune"] != "none" else 0)
 
 
-class _Follower:
-    """Reads what a run adds to its metrics."""
-
-    def __init__(self, store: Store, run: Run) -> None:
-        self._path = store.directory(run).metrics_path
-        self._offset, self._inode = 0, 0
-        self._rounds = 0
-        self._accuracy: float | None = None
-
-    def look(self) -> tuple[int, float | None]:
-        """Return the rounds so far and the last accuracy."""
-        try:
-            with self._path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                # A run that goes on drops its last rounds: another, shorter file.
-                if status.st_ino != self._inode or status.st_size < self._offset:
-                    self._inode, self._offset = status.st_ino, 0
-                file.seek(self._offset)
-                text = file.read()
-        except OSError:
-            return self._rounds, self._accuracy
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        for line in whole.splitlines():
-            values = json.loads(line)
-            self._rounds = values.get("round", self._rounds)  # none in the header
-            self._accuracy = values.get("accuracy", self._accuracy)
-        return self._rounds, self._accuracy
+def _progress_of(metrics: Path) -> tuple[int, float | None]:
+    """Return the rounds that a run has written so far, and its last accuracy."""
+    # What follows the last newline is still being written.
+    lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.exists() else []
+    rounds = json.loads(lines[-1]).get("round", 0) if lines else 0  # or the header
+    for line in reversed(lines):
+        accuracy = json.loads(line).get("accuracy")
+        if accuracy is not None:
+            return rounds, accuracy
+    return rounds, None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Sequence
@@ -12,8 +11,8 @@ from simulation.runner.analyses import analyses_wanted
 from simulation.runner.display import Display
 from simulation.runner.experiment import Experiment
 from simulation.runner.html_report import write_report
-from simulation.runner.pool import Pool
-from simulation.runner.run_grid import Run
+from simulation.runner.pool import Pool, available_cores
+from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import DONE, Store
 from simulation.runner.tasks import FLOWER, RunTask, Task, features_wanted
 
@@ -60,7 +59,7 @@ def run_experiments(
 
 def _perform(
     experiments: Sequence[Experiment],
-    runs: list[Run],
+    runs: list[ExperimentRun],
     store: Store,
     engine: str,
     jobs: int,
@@ -68,8 +67,7 @@ def _perform(
     """Do all that is left to do; return what failed and why."""
     tasks: list[Task] = [RunTask(run, store, engine) for run in runs]
     # On Flower's engine one run has all processors already.
-    has_affinity = hasattr(os, "sched_getaffinity")  # not on macOS
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    cores = available_cores()
     jobs = 1 if engine == FLOWER else jobs or min(cores, _MOST_JOBS)
     features: list[Task] = [*features_wanted(runs, store.runs)]
     analyses = [task for each in experiments for task in analyses_wanted(each, store)]
@@ -86,7 +84,7 @@ def _perform(
         return display.failures
 
 
-def _cost(run: Run) -> tuple[bool, bool]:
+def _cost(run: ExperimentRun) -> tuple[bool, bool]:
     """Return what to sort by, so that what is quick comes first."""
     finetune = run.config["finetune"]
     return finetune in ("full", "feat"), finetune != "none"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
+from simulation.analyses.coupon_collector import Coupons
 from simulation.engines.inline import default_run_config
 from simulation.runner.composition import Source, find
-from simulation.runner.run_grid import CLIENTS, SEED, Grid, Run, Settings
-from simulation.runner.yaml_file import ExperimentError, YamlValue
+from simulation.runner.run_grid import SEED, ExperimentRun, RunGrid
+from simulation.runner.yaml_file import YamlValue
 
-PROJECT = Path(__file__).parents[2]
 FIGURES = ("curves", "final", "kernel")
 MEASURES = ("accuracy", "best_accuracy", "closed_form_accuracy", "probe_accuracy")
 _KEYS = ("title", "about", "base", "points", "axes", "reference", "target", "plot")
-_ALL_KEYS = (*_KEYS, "kernel", "coupons")
 
 
 @dataclass(frozen=True)
@@ -48,16 +46,6 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Coupons:
-    """Federations whose clients are drawn with replacement."""
-
-    federations: dict[str, int]
-    per_round: tuple[int, ...]
-    shares: tuple[float, ...]
-    simulations: int
-
-
-@dataclass(frozen=True)
 class Kernel:
     """Random features against the exact kernel, on a subset."""
 
@@ -73,8 +61,8 @@ class Experiment:
     source: Source
     title: str
     about: str
-    runs: tuple[Run, ...]
-    reference: Run | None
+    runs: tuple[ExperimentRun, ...]
+    reference: ExperimentRun | None
     plot: Plot
     target: Target | None
     kernel: Kernel | None
@@ -86,7 +74,7 @@ class Experiment:
         return self.source.name
 
     @property
-    def all_runs(self) -> tuple[Run, ...]:
+    def all_runs(self) -> tuple[ExperimentRun, ...]:
         """The grid, and the reference where there is one."""
         return (*self.runs, *([self.reference] if self.reference else []))
 
@@ -99,147 +87,118 @@ def load(name: str, data_path: str = "") -> list[Experiment]:
 def read_experiment(source: Source, data_path: str = "") -> Experiment:
     """Return an experiment; raise ExperimentError for what is wrong with it."""
     content = source.read()
-    parts = content.mapping(_ALL_KEYS)
+    parts = content.fields(*_KEYS, "kernel", "coupons")
     if "title" not in parts:
         raise content.error("title must say what the experiment is about.")
     grid = _grid(parts, data_path)
     if not grid.axes and "coupons" not in parts:
         raise content.error("axes must have at least one axis.")
-    grid.check()
-    runs = tuple(grid.runs()) if grid.axes else ()
+    runs = tuple(grid.runs())
     return Experiment(
         source=source,
         title=parts["title"].text(),
         about=parts["about"].text() if "about" in parts else "",
         runs=runs,
-        reference=_reference(parts.get("reference"), grid),
+        reference=_reference(parts["reference"], grid)
+        if "reference" in parts
+        else None,
         plot=_plot(parts.get("plot"), grid),
-        target=_target(parts.get("target"), runs),
-        kernel=_kernel(parts.get("kernel")),
-        coupons=_coupons(parts.get("coupons")),
+        target=_target(parts["target"], runs) if "target" in parts else None,
+        kernel=_kernel(parts["kernel"]) if "kernel" in parts else None,
+        coupons=_coupons(parts["coupons"]) if "coupons" in parts else None,
     )
 
 
-def _grid(parts: dict[str, YamlValue], data_path: str) -> Grid:
-    def mapping(key: str) -> dict[str, YamlValue]:
-        return parts[key].mapping() if key in parts else {}
-
-    points: dict[str, Settings] = {
-        name: entry.mapping() for name, entry in mapping("points").items()
-    }
-    # The seeds of a run are the last thing to tell of it.
-    axes = sorted(mapping("axes").items(), key=lambda item: item[0] == SEED)
-    return Grid(
-        defaults=default_run_config(PROJECT / "pyproject.toml"),
-        base=mapping("base"),
-        points=points,
-        axes={name: entry.items() for name, entry in axes},
+def _grid(parts: dict[str, YamlValue], data_path: str) -> RunGrid:
+    base, points, axes = (
+        parts[key].mapping() if key in parts else {}
+        for key in ("base", "points", "axes")
+    )
+    # The seed is the last label of a run.
+    ordered = sorted(axes.items(), key=lambda item: item[0] == SEED)
+    for axis in axes.values():
+        axis.items()  # a single text would be no list
+    return RunGrid(
+        defaults=default_run_config(),
+        base=base,
+        points={name: value.mapping() for name, value in points.items()},
+        axes={name: value.distinct() for name, value in ordered},
         data_path=data_path,
     )
 
 
-def _reference(entry: YamlValue | None, grid: Grid) -> Run | None:
+def _reference(value: YamlValue, grid: RunGrid) -> ExperimentRun:
     """Return the run of a point that is drawn as a level line, at the first seed."""
-    if entry is None:
-        return None
-    if entry.text() not in grid.points:
-        raise entry.must_be(f"the name of a point ({', '.join(grid.points)})")
-    cell = {"reference": entry}
-    if SEED in grid.axes:
-        cell[SEED] = grid.axes[SEED][0]
-    return grid.run(cell)
+    if value.text() not in grid.points:
+        raise value.must_be(f"the name of a point ({', '.join(grid.points)})")
+    seeds = {SEED: grid.axes[SEED][0]} if SEED in grid.axes else {}
+    return grid.run({"reference": value, **seeds})
 
 
-def _plot(entry: YamlValue | None, grid: Grid) -> Plot:
-    if entry is None:
+def _plot(value: YamlValue | None, grid: RunGrid) -> Plot:
+    if value is None:
         return Plot(("curves",) if grid.axes else ())
-    parts = entry.mapping(("figures", "panels", "x", "measures"))
-    figures = _choices(parts.get("figures"), FIGURES) or ("curves",)
-    measures = _choices(parts.get("measures"), MEASURES) or ("accuracy",)
-    panels = _axis(parts.get("panels"), grid)
-    return Plot(figures, panels, _axis(parts.get("x"), grid), measures)
+    parts = value.fields("figures", "panels", "x", "measures")
+    for key in ("panels", "x"):
+        if key in parts and parts[key].text() not in grid.axes:
+            raise parts[key].must_be(f"one of the axes ({', '.join(grid.axes)})")
+    return Plot(
+        _choices(parts.get("figures"), FIGURES) or ("curves",),
+        parts["panels"].text() if "panels" in parts else None,
+        parts["x"].text() if "x" in parts else None,
+        _choices(parts.get("measures"), MEASURES) or ("accuracy",),
+    )
 
 
-def _choices(entry: YamlValue | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
+def _choices(value: YamlValue | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
     """Return the texts of a list that must be among some."""
-    if entry is None:
-        return ()
-    for text in entry.texts():
-        if text not in allowed:
-            raise entry.error(
-                f"{entry.key} must be of {', '.join(allowed)}, got {text!r}."
+    texts = tuple(each.text() for each in value.distinct()) if value else ()
+    for text in texts:
+        if value and text not in allowed:
+            raise value.error(
+                f"{value.key} must be of {', '.join(allowed)}, got {text!r}."
             )
-    return tuple(entry.texts())
+    return texts
 
 
-def _axis(entry: YamlValue | None, grid: Grid) -> str | None:
-    if entry is None:
-        return None
-    if entry.text() not in grid.axes:
-        raise entry.must_be(f"one of the axes ({', '.join(grid.axes)})")
-    return entry.text()
-
-
-def _target(entry: YamlValue | None, runs: tuple[Run, ...]) -> Target | None:
-    if entry is None:
-        return None
-    parts = entry.mapping(("accuracy", "baseline"))
-    for key in ("accuracy", "baseline"):
-        if key not in parts:
-            raise entry.error(f"target.{key} is missing.")
-    baseline, labels = parts["baseline"], {curve_of(run) for run in runs}
+def _target(value: YamlValue, runs: tuple[ExperimentRun, ...]) -> Target:
+    parts = value.fields("accuracy", "baseline", need=True)
+    accuracy, baseline = parts["accuracy"], parts["baseline"]
+    labels = {curve_of(run) for run in runs}
     if baseline.text() not in labels:
         raise baseline.must_be(f"one of the curves ({'; '.join(sorted(labels))})")
-    accuracy = parts["accuracy"]
     values = accuracy.items() if isinstance(accuracy.value, list) else [accuracy]
-    return Target(tuple(value.share() for value in values), baseline.text())
+    return Target(tuple(each.share() for each in values), baseline.text())
 
 
-def _kernel(entry: YamlValue | None) -> Kernel | None:
-    if entry is None:
-        return None
-    parts = entry.mapping(("per-class", "dims", "seeds"))
-    for key in ("per-class", "dims", "seeds"):
-        if key not in parts:
-            raise entry.error(f"kernel.{key} is missing.")
-    dims = tuple(value.whole() for value in parts["dims"].items())
+def _kernel(value: YamlValue) -> Kernel:
+    parts = value.fields("per-class", "dims", "seeds", need=True)
+    dims = tuple(each.whole() for each in parts["dims"].items())
     return Kernel(parts["per-class"].whole(), dims, parts["seeds"].whole())
 
 
-def _coupons(entry: YamlValue | None) -> Coupons | None:
-    if entry is None:
-        return None
+def _coupons(value: YamlValue) -> Coupons:
     keys = ("federations", "clients-per-round", "shares", "simulations")
-    parts = entry.mapping(keys)
-    for key in keys:
-        if key not in parts:
-            raise entry.error(f"coupons.{key} is missing.")
-    federations = parts["federations"].mapping()
+    parts = value.fields(*keys, need=True)
     per_round = tuple(each.whole() for each in parts["clients-per-round"].items())
+    federations = parts["federations"].mapping()
     return Coupons(
         {name: each.whole(max(per_round)) for name, each in federations.items()},
         per_round,
-        tuple(_share_or_all(each) for each in parts["shares"].items()),
+        tuple(each.share(or_all=True) for each in parts["shares"].items()),
         parts["simulations"].whole(),
     )
 
 
-def _share_or_all(entry: YamlValue) -> float:
-    return 1.0 if entry.value == 1 else entry.share()
-
-
-def curve_of(run: Run, *without: str) -> str:
+def curve_of(run: ExperimentRun, *without: str) -> str:
     """Return the name of the curve that a run belongs to: all its labels but the seed.
 
     Parameters
     ----------
-    run : Run
+    run : ExperimentRun
     *without : str
         Further axes that are told apart otherwise.
     """
     dropped = (SEED, *without)
     kept = [text for axis, text in run.labels.items() if axis not in dropped]
     return ", ".join(kept) or "all"
-
-
-__all__ = ["CLIENTS", "Experiment", "ExperimentError", "Run", "curve_of", "load"]

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from fed3r_app.files import write_atomically
 from fed3r_app.runs.report import format_percent, format_seconds
-from simulation.runner.analyses import coupon_table, kernel_table, read_lines
+from simulation.runner.analyses import kernel_table, read_lines
 from simulation.runner.collect import Results, collect, rows_of, write_rows
 from simulation.runner.experiment import Experiment
 from simulation.runner.figures import draw_curves, draw_final, draw_kernel
+from simulation.runner.outcome_tables import outcome_table, target_tables
 from simulation.runner.store import Store, run_name
-from simulation.runner.tables import Table, outcome_table, target_tables
+from simulation.tables import Table
 
 _STYLE = """\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto;
@@ -75,7 +76,7 @@ def tables_of(results: Results, store: Store) -> list[Table]:
     if lines and experiment.kernel:
         tables.append(kernel_table(lines))
     if lines and experiment.coupons:
-        tables.append(coupon_table(lines, experiment.coupons))
+        tables.append(experiment.coupons.table(lines))
     return tables
 
 
@@ -109,7 +110,7 @@ def _page(
     title = html.escape(experiment.title)
     parts = [f"<h1>{title}</h1>", f"<p>{html.escape(experiment.about)}</p>"]
     parts.append(
-        f"<p>Made by <code>python -m simulation run {html.escape(experiment.name)}"
+        f"<p>Made by <code>fed3r experiments run {html.escape(experiment.name)}"
         "</code>.</p>"
     )
     if results.missing:

@@ -1,36 +1,58 @@
-"""Tasks over worker processes: in parallel, and undisturbed by one that dies."""
+"""Tasks over worker processes: in parallel, and undisturbed by one that dies.
+
+A worker is a fresh interpreter that executes one task after another. What it sends back
+is a pair (done, total) while a task advances, and in the end a sentence: why the task
+failed, or "".
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import sys
+import threading
+import time
+import traceback
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Protocol
 
-from simulation.runner.tasks import Task
-from simulation.runner.worker import STOP_SECONDS, Advance, Outcome, serve
+from fed3r_app.errors import RunError
+from simulation.runner.tasks import Task, TaskError, WorkerContext
 
-_TICK_SECONDS = 0.25
+_STOP_SECONDS = 15.0  # to stop what a worker has started, before it is killed
+_TICK_SECONDS, _REPORT_SECONDS = 0.25, 0.2
 # Read when a library is loaded, so they have to be there when a worker starts.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# A copy of this process would share torch's threads.
+_CONTEXT = multiprocessing.get_context("spawn")
+
+
+def available_cores() -> int:
+    """Return the number of processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # macOS has none
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Watcher(Protocol):
-    """Who is told what happens."""
+    """Sees what happens to the tasks."""
 
     def started(self, task: Task) -> None:
-        """Note that a task was given to a worker."""
+        """Take note that a task was given to a worker."""
 
     def advanced(self, task: Task, done: int, total: int) -> None:
-        """Note how far a task is."""
+        """Take note how far a task is."""
 
     def finished(self, task: Task, sentence: str) -> None:
-        """Note that a task is through; a sentence says why it failed."""
+        """Take note that a task has ended; a sentence says why it failed."""
 
     def tick(self) -> None:
-        """Note that a moment has passed."""
+        """Take note that a moment has passed."""
 
 
 class Pool:
@@ -48,10 +70,11 @@ class Pool:
     """
 
     def __init__(self, jobs: int, cores: int, share_threads: bool = True) -> None:
-        self._jobs = jobs
-        self._cores = cores
+        self._jobs, self._cores = jobs, cores
         self._threads = max(1, cores // jobs)
-        self._share_threads = share_threads
+        self._variables = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+        if share_threads:
+            self._variables |= dict.fromkeys(_THREAD_VARIABLES, str(self._threads))
         self._idle: list[_Worker] = []
         self._busy: dict[Connection, tuple[_Worker, Task]] = {}
 
@@ -63,65 +86,55 @@ class Pool:
         for worker in workers:
             worker.process.terminate()
         for worker in workers:
-            worker.join()
-        self._idle, self._busy = [], {}
+            worker.process.join(_STOP_SECONDS)
+            worker.process.kill()
+            worker.process.join()
 
     def run(self, tasks: Iterable[Task], watcher: Watcher, jobs: int = 0) -> None:
-        """Do all tasks, so many at a time; those that fail don't stop the others."""
+        """Execute all tasks, so many at a time; one that fails stops no other."""
         waiting = deque(tasks)
         while waiting or self._busy:
             while waiting and len(self._busy) < (jobs or self._jobs):
-                self._give(waiting.popleft(), watcher)
+                task = waiting.popleft()
+                worker = self._idle.pop() if self._idle else self._start()
+                worker.connection.send(task)
+                self._busy[worker.connection] = worker, task
+                watcher.started(task)
             for connection in wait(list(self._busy), _TICK_SECONDS):
                 assert isinstance(connection, Connection)
                 self._listen(connection, watcher)
             watcher.tick()
 
-    def _give(self, task: Task, watcher: Watcher) -> None:
-        worker = self._idle.pop() if self._idle else self._start()
-        worker.connection.send(task)
-        self._busy[worker.connection] = worker, task
-        watcher.started(task)
-
     def _start(self) -> _Worker:
-        environment = dict(os.environ)
-        # Threads that wait in a loop for one another starve the other workers.
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        if self._share_threads:
-            os.environ.update(dict.fromkeys(_THREAD_VARIABLES, str(self._threads)))
+        before = dict(os.environ)
+        os.environ.update(self._variables)
         try:
             return _Worker(self._threads, self._cores)
         finally:
             os.environ.clear()
-            os.environ.update(environment)
+            os.environ.update(before)
 
     def _listen(self, connection: Connection, watcher: Watcher) -> None:
         worker, task = self._busy[connection]
         try:
-            word = connection.recv()
+            received = connection.recv()
         except (EOFError, OSError):
-            del self._busy[connection]
-            watcher.finished(task, worker.why_it_ended())
-            return
-        if isinstance(word, Advance):
-            watcher.advanced(task, word.done, word.total)
-            return
-        assert isinstance(word, Outcome)
+            received = worker.why_it_ended()
+        else:
+            if not isinstance(received, str):
+                return watcher.advanced(task, *received)
+            self._idle.append(worker)
         del self._busy[connection]
-        self._idle.append(worker)
-        watcher.finished(task, word.sentence)
+        watcher.finished(task, received)
 
 
 class _Worker:
     """A process and the connection to it."""
 
     def __init__(self, threads: int, cores: int) -> None:
-        # A fresh interpreter: a copy of this one would share torch's threads.
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(
-            target=serve, args=(theirs, threads, cores), daemon=True
-        )
+        self.connection, theirs = _CONTEXT.Pipe()
+        arguments = (theirs, threads, cores)
+        self.process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
         self.process.start()
         theirs.close()  # so that the end of the process is the end of the connection
 
@@ -129,15 +142,78 @@ class _Worker:
         """Return a sentence on a process that ended before its task."""
         self.process.join()
         code = self.process.exitcode or 0
-        if code < 0:
-            hint = " Is there enough memory?" if code == -9 else ""
-            return f"Its process was ended by signal {-code}.{hint}"
-        return f"Its process ended early, with exit code {code}."
+        if code >= 0:
+            return f"Its process ended early, with exit code {code}."
+        hint = " Is there enough memory?" if code == -signal.SIGKILL else ""
+        return f"Its process was ended by signal {-code}.{hint}"
 
-    def join(self) -> None:
-        """Wait for the end of the process; force it where that takes too long."""
-        self.process.join(STOP_SECONDS)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        self.connection.close()
+
+def _serve(connection: Connection, threads: int, cores: int) -> None:
+    """Execute the tasks that come through a connection until this process is ended."""
+    # Ctrl-C reaches every process of the terminal: the runner decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _leave)
+    threading.Thread(target=_end_with_the_runner, daemon=True).start()
+    with ExitStack() as resources:
+        worker_context = WorkerContext(resources, threads, cores)
+        while True:
+            task: Task = connection.recv()
+            connection.send(_outcome(task, worker_context, connection))
+
+
+def _leave(number: int, _: object) -> None:
+    """End this process and what it has started, undisturbed by further signals."""
+    signal.signal(signal.SIGTERM, lambda number, _: None)
+    sys.exit(128 + number)
+
+
+def _end_with_the_runner() -> None:
+    """Wait for the end of the runner, however it came, and end this process too.
+
+    A task looks at its connection only now and then: until it did, it would write into
+    a folder that the next runner takes for its own.
+    """
+    runner, main = multiprocessing.parent_process(), threading.main_thread()
+    assert runner is not None and main.ident is not None
+    runner.join()
+    signal.pthread_kill(main.ident, signal.SIGTERM)
+    time.sleep(_STOP_SECONDS)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _outcome(task: Task, context: WorkerContext, connection: Connection) -> str:
+    """Execute a task; return why it failed, or "". Our own errors are sentences."""
+    last = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        if done == total or time.monotonic() - last > _REPORT_SECONDS:
+            last = time.monotonic()
+            connection.send((done, total))
+
+    with _output_to(task.log):
+        try:
+            task.execute(context, report)
+        except Exception as error:
+            traceback.print_exc()
+            text = str(error).strip() or "no reason was given"
+            ours = isinstance(error, (RunError, TaskError))
+            return text if ours else f"{type(error).__name__}: {text}"
+    return ""
+
+
+@contextmanager
+def _output_to(path: Path) -> Iterator[None]:
+    """Append everything that this process and its children print to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    kept = [os.dup(1), os.dup(2)]
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            for number, before in zip((1, 2), kept, strict=True):
+                (sys.stdout, sys.stderr)[number - 1].flush()
+                os.dup2(before, number)
+                os.close(before)

@@ -11,22 +11,15 @@ from functools import cached_property
 
 from fed3r_app.config import Config, check_setting
 from fed3r_app.data import PACKAGED
-from simulation.runner.yaml_file import (
-    ExperimentError,
-    Scalar,
-    YamlValue,
-    refuse_repetition,
-    unknown,
-)
+from simulation.runner.yaml_file import Scalar, YamlValue, unknown
 
 CLIENTS, SEED = "clients", "seed"
-# What the runner decides.
-_OURS = ("output-dir", "run-name", "resume")
+_OF_THE_RUNNER = ("output-dir", "run-name", "resume")
 Settings = dict[str, YamlValue]
 
 
 @dataclass(frozen=True)
-class Run:
+class ExperimentRun:
     """One cell of the grid.
 
     Parameters
@@ -58,8 +51,8 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Base, points and axes of an experiment, checked.
+class RunGrid:
+    """Base, points and axes of an experiment, checked when it is made.
 
     Parameters
     ----------
@@ -81,50 +74,48 @@ class Grid:
     axes: Mapping[str, list[YamlValue]]
     data_path: str = ""
 
-    def check(self) -> None:
-        """Refuse keys that are not known and values that can't be."""
+    def __post_init__(self) -> None:
         for settings in (self.base, *self.points.values()):
-            for key, entry in settings.items():
-                _check_value(key, entry, self.defaults)
+            for key, value in settings.items():
+                self._check_value(key, value)
         for name, values in self.axes.items():
-            refuse_repetition(values)
             for value in values:
                 if self._is_key(name):
-                    _check_value(name, value, self.defaults)
+                    self._check_value(name, value)
+                elif not self.points:
+                    keys = (*self.defaults, CLIENTS)
+                    raise value.error(f"The axis {unknown(name, keys)}")
                 elif str(value.scalar()) not in self.points:
-                    raise value.error(self._no_point(name, str(value.scalar())))
+                    raise value.error(
+                        f"axes.{name} must list names of points "
+                        f"({', '.join(self.points)}), since it is not a run-config "
+                        f"key; got {str(value.scalar())!r}."
+                    )
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ExperimentRun]:
         """Return all cells, the last axis fastest."""
-        cells = itertools.product(*self.axes.values())
+        cells = itertools.product(*self.axes.values()) if self.axes else ()
         runs = [self.run(dict(zip(self.axes, cell, strict=True))) for cell in cells]
-        seen: dict[tuple[object, ...], Run] = {}
+        seen: dict[tuple[object, ...], ExperimentRun] = {}
         for run in runs:
-            if run.identity in seen:
-                axes = next(iter(self.axes.values()))[0]
-                raise axes.error(
-                    f"two runs must not be the same, got {seen[run.identity].title!r} "
-                    f"and {run.title!r}."
+            same = seen.setdefault(run.identity, run)
+            if same is not run:
+                raise next(iter(self.axes.values()))[0].error(
+                    f"two runs must not be the same, got {same.title!r} and "
+                    f"{run.title!r}."
                 )
-            seen[run.identity] = run
         return runs
 
-    def run(self, cell: Mapping[str, YamlValue]) -> Run:
-        """Return the run of one value on each axis."""
+    def run(self, cell: Mapping[str, YamlValue]) -> ExperimentRun:
+        """Return the run of one value on each axis, whose settings go together."""
         settings, labels = dict(self.base), {}
         for name, value in cell.items():
             text = str(value.scalar())
             if self._is_key(name):
-                settings[name] = value
-                labels[name] = f"{name} {text}"
+                settings[name], labels[name] = value, f"{name} {text}"
             else:
-                settings |= self.points[text]
-                labels[name] = text
-        return self._checked(labels, settings)
-
-    def _checked(self, labels: Mapping[str, str], settings: Settings) -> Run:
-        """Return a run whose settings go together and whose data is there."""
-        values = {key: expanded(entry) for key, entry in settings.items()}
+                settings, labels[name] = settings | self.points[text], text
+        values = {key: _filled_in(value) for key, value in settings.items()}
         clients = values.pop(CLIENTS, None)
         where = next(iter(settings.values()))
         if type(clients) is not int:
@@ -138,63 +129,51 @@ class Grid:
             # Where the first key stands that the sentence names.
             words = re.findall(r"[\w-]+", str(error))
             places = [settings[word] for word in words if word in settings]
-            title = ", ".join(labels.values())
-            sentence = f"{error} (Run {title!r}.)"
+            sentence = f"{error} (Run {', '.join(labels.values())!r}.)"
             raise (places or [where])[0].error(sentence) from None
         config = checked.to_run_config()
         _check_data_path(config, settings.get("dataset", where))
-        for key in _OURS:
+        for key in _OF_THE_RUNNER:
             del config[key]
-        return Run(labels, clients, checked.per_round, config)
+        return ExperimentRun(labels, clients, checked.per_round, config)
 
     def _is_key(self, axis: str) -> bool:
         return axis in self.defaults or axis == CLIENTS
 
-    def _no_point(self, axis: str, value: str) -> str:
-        """Return the sentence on a value that names no point."""
-        keys = (*self.defaults, CLIENTS)
-        if not self.points:
-            return f"The axis {unknown(axis, keys)}"
-        names = ", ".join(self.points)
-        return (
-            f"axes.{axis} must list names of points ({names}), since it is not a "
-            f"run-config key; got {value!r}."
-        )
+    def _check_value(self, key: str, value: YamlValue) -> None:
+        """Refuse a key that is not known here, or a value that it can't have."""
+        if key in _OF_THE_RUNNER:
+            raise value.error(
+                f"{key} is set by the runner and must not be in the file."
+            )
+        if not self._is_key(key):
+            names = {*self.defaults, CLIENTS}.difference(_OF_THE_RUNNER)
+            raise value.error(unknown(key, names))
+        if key == CLIENTS:
+            value.whole()
+            return
+        setting = value.scalar()
+        try:
+            check_setting(key, setting)
+        except ValueError as error:
+            raise value.error(str(error)) from None
 
 
-def expanded(entry: YamlValue) -> Scalar:
+def _filled_in(value: YamlValue) -> Scalar:
     """Return a value with the environment variables ${NAME} of a text filled in."""
-    value = entry.scalar()
-    if not isinstance(value, str):
-        return value
+    scalar = value.scalar()
+    if not isinstance(scalar, str):
+        return scalar
 
     def fill(match: re.Match[str]) -> str:
-        name = match[1]
-        if not os.environ.get(name):
-            raise entry.error(
-                f"{entry.key} needs the environment variable {name}, which is not set."
+        if not os.environ.get(match[1]):
+            raise value.error(
+                f"{value.key} needs the environment variable {match[1]}, which is not "
+                "set."
             )
-        return os.environ[name]
+        return os.environ[match[1]]
 
-    return re.sub(r"\$\{(\w+)\}", fill, value)
-
-
-def _check_value(key: str, entry: YamlValue, defaults: Mapping[str, Scalar]) -> None:
-    """Refuse a key that is not known here, or a value that it can't have."""
-    if key == CLIENTS:
-        entry.whole()
-        return
-    allowed = [name for name in defaults if name not in _OURS]
-    if key in _OURS:
-        raise entry.error(f"{key} is set by the runner and must not be in the file.")
-    if key not in allowed:
-        raise entry.error(unknown(key, (*allowed, CLIENTS)))
-    try:
-        check_setting(key, entry.scalar())
-    except ExperimentError:
-        raise
-    except ValueError as error:
-        raise entry.error(str(error)) from None
+    return re.sub(r"\$\{(\w+)\}", fill, scalar)
 
 
 def _check_data_path(config: Mapping[str, Scalar], where: YamlValue) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fed3r_app.files import file_lock
 from fed3r_app.runs.directory import RunDirectory, output_directory
-from simulation.runner.run_grid import Run
+from simulation.runner.run_grid import ExperimentRun
 
 DONE, BEGUN, NEW = "done", "begun", "not run"
 # Values of `weights` that name no file.
@@ -52,22 +52,22 @@ class Store:
         """Return the folder of an experiment's tables and pictures."""
         return self.root / experiment
 
-    def directory(self, run: Run) -> RunDirectory:
+    def directory(self, run: ExperimentRun) -> RunDirectory:
         """Return the folder of a run."""
         return RunDirectory(self.runs / run_name(run))
 
-    def log(self, run: Run) -> Path:
+    def log(self, run: ExperimentRun) -> Path:
         """Return the file for what a run says."""
         return self.runs / f"{run_name(run)}.log"
 
-    def state(self, run: Run) -> str:
+    def state(self, run: ExperimentRun) -> str:
         """Return DONE, BEGUN or NEW."""
         directory = self.directory(run)
         if self.summary(run) is not None:
             return DONE
         return BEGUN if directory.config_path.exists() else NEW
 
-    def summary(self, run: Run) -> dict[str, object] | None:
+    def summary(self, run: ExperimentRun) -> dict[str, object] | None:
         """Return the outcome of a run that came to its end with these settings."""
         directory = self.directory(run)
         try:
@@ -78,7 +78,7 @@ class Store:
         same = all(config.get(key) == value for key, value in run.config.items())
         return summary if same and _is_whole(summary, run) else None
 
-    def prepare(self, run: Run) -> bool:
+    def prepare(self, run: ExperimentRun) -> bool:
         """Make place for a run; return whether it goes on where it stopped.
 
         A fine-tuning goes on from its checkpoint. A closed form begins again: with its
@@ -102,7 +102,7 @@ class Store:
             yield
 
 
-def run_name(run: Run) -> str:
+def run_name(run: ExperimentRun) -> str:
     """Return the name of a run's folder: words for people, a digest for the rest."""
     config = run.config
     words = [config["dataset"], config["method"]]
@@ -134,7 +134,7 @@ def _file_digest(path: Path, changed: int, size: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _is_whole(summary: dict[str, object], run: Run) -> bool:
+def _is_whole(summary: dict[str, object], run: ExperimentRun) -> bool:
     """Return whether a summary is that of a run in which enough clients took part."""
     if summary.get("status") == "complete":
         return True

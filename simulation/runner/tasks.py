@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from simulation.runner.run_grid import Run
+from fed3r_app.deployment.processes import INSTALLED_APP, toml
+from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import Store, run_name
 from simulation.runner.yaml_file import Scalar
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from simulation.engines.superlink import EphemeralSuperLink
 
 INLINE, FLOWER = ENGINES = ("inline", "flower")
-PROJECT = Path(__file__).parents[2]
 Report = Callable[[int, int], None]
 # What the features of an image depend on, and where they are computed.
 _FEATURE_KEYS = (
@@ -78,7 +77,7 @@ class Task(Protocol):
 class RunTask:
     """One run of the app."""
 
-    run: Run
+    run: ExperimentRun
     store: Store
     engine: str
 
@@ -114,10 +113,9 @@ class RunTask:
     ) -> None:
         superlink = worker_context.superlink(self.store.root / ".flwr")
         completed = superlink.run(
-            str(PROJECT),
+            str(INSTALLED_APP),
             "--run-config",
-            # JSON's texts, numbers and truth values are also TOML's.
-            " ".join(f"{key}={json.dumps(value)}" for key, value in config.items()),
+            toml(config),
             "--federation-config",
             f"num-supernodes={self.run.clients} client-resources-num-cpus=1",
         )
@@ -157,43 +155,36 @@ class FeaturesTask:
         from fed3r_app.features.spec import BackboneSpec
 
         config = self.config
-        dataset = load_dataset(str(config["dataset"]), str(config["data-path"]))
-        name, weights = str(config["backbone"]), str(config["weights"])
-        spec = BackboneSpec(name, weights, int(config["image-size"]))
-        backbone = load_backbone(spec)
+        name, where, network, weights, size, dtype, device = map(
+            str, (config[key] for key in _FEATURE_KEYS)
+        )
+        dataset = load_dataset(name, where)
+        backbone = load_backbone(BackboneSpec(network, weights, int(size)))
         parts = [part for part in (dataset.train, dataset.test) if part is not None]
-        chunks = [
-            (images, rows)
-            for images in parts
-            for rows in np.split(
-                np.arange(len(images)), range(_CHUNK, len(images), _CHUNK)
-            )
-        ]
         total, before = sum(map(len, parts)), 0
         torch.set_num_threads(worker_context.cores)  # nothing else runs meanwhile
         try:
-            for images, rows in chunks:
-                cached_features(
-                    backbone,
-                    images,
-                    rows,
-                    device=resolve_device(str(config["device"])),
-                    dtype=str(config["extract-dtype"]),
-                    cache_dir=cache_dir(),
-                    progress=partial(_report_from, report, before, total),
-                )
-                before += len(rows)
-                report(before, total)
+            for images in parts:
+                cuts = range(_CHUNK, len(images), _CHUNK)
+                for rows in np.split(np.arange(len(images)), cuts):
+                    cached_features(
+                        backbone,
+                        images,
+                        rows,
+                        device=resolve_device(device),
+                        dtype=dtype,
+                        cache_dir=cache_dir(),
+                        progress=lambda done, _, before=before: report(  # type: ignore[misc]
+                            before + done, total
+                        ),
+                    )
+                    before += len(rows)
+                    report(before, total)
         finally:
             torch.set_num_threads(worker_context.threads)
 
 
-def _report_from(report: Report, before: int, total: int, done: int, _: int) -> None:
-    """Report how much is done of all, when so much is done of a part."""
-    report(before + done, total)
-
-
-def features_wanted(runs: list[Run], log_folder: Path) -> list[FeaturesTask]:
+def features_wanted(runs: list[ExperimentRun], log_folder: Path) -> list[FeaturesTask]:
     """Return one task for each set of features that runs read from the cache."""
     wanted: dict[str, FeaturesTask] = {}
     for run in runs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,11 +12,8 @@ from pathlib import Path
 import yaml
 
 Scalar = str | int | float | bool
-_MAX_DEPTH = 8
-_PLAIN_TAGS = tuple(
-    f"tag:yaml.org,2002:{kind}"
-    for kind in ("str", "int", "float", "bool", "null", "timestamp", "seq", "map")
-)
+_KINDS = ("str", "int", "float", "bool", "null", "timestamp", "seq", "map")
+_PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in _KINDS}
 
 
 class ExperimentError(ValueError):
@@ -31,7 +28,7 @@ class YamlValue:
     ----------
     key : str
         The keys that lead to it, joined by dots.
-    value : scalar, list or dict of entries
+    value : scalar, list or dict of values
         What it is.
     file : Path
         Its file.
@@ -50,26 +47,44 @@ class YamlValue:
 
     def must_be(self, rule: str) -> ExperimentError:
         """Return the error that this is not what it should be."""
-        return self.error(f"{self.key} must be {rule}, got {self._shown()}.")
+        shown = "nothing" if self.value is None else repr(self.value)
+        if isinstance(self.value, (list, dict)):
+            kind = "list" if isinstance(self.value, list) else "mapping"
+            shown = f"a {kind}" if self.value else f"an empty {kind}"
+        return self.error(f"{self.key} must be {rule}, got {shown}.")
 
-    def mapping(self, known: Iterable[str] | None = None) -> dict[str, YamlValue]:
-        """Return the entries of a mapping, whose keys must be known ones."""
+    def mapping(self) -> dict[str, YamlValue]:
+        """Return the values of a mapping."""
         if not isinstance(self.value, dict):
             raise self.must_be("a mapping of keys to values")
-        if known is not None:
-            allowed = tuple(known)
-            for key, entry in self.value.items():
-                if key not in allowed:
-                    raise entry.error(unknown(key, allowed))
         return self.value
 
+    def fields(self, *known: str, need: bool = False) -> dict[str, YamlValue]:
+        """Return the values of a mapping with known keys, all of them if needed."""
+        for key, value in self.mapping().items():
+            if key not in known:
+                raise value.error(unknown(key, known))
+        for key in known if need else ():
+            if key not in self.mapping():
+                raise self.error(f"{self.key}.{key} is missing.")
+        return self.mapping()
+
     def items(self) -> list[YamlValue]:
-        """Return the entries of a list that is not empty."""
+        """Return the values of a list that is not empty."""
         if not isinstance(self.value, list):
             raise self.must_be("a list")
         if not self.value:
             raise self.must_be("a list of at least one value")
         return self.value
+
+    def distinct(self) -> list[YamlValue]:
+        """Return the values of a list, or a single text, none of them twice."""
+        values = [self] if isinstance(self.value, str) else self.items()
+        texts = [str(value.scalar()) for value in values]
+        for place, text in enumerate(texts):
+            if text in texts[:place]:
+                raise values[place].error(f"{self.key} must not name {text!r} twice.")
+        return values
 
     def scalar(self) -> Scalar:
         """Return a text, number or truth value."""
@@ -83,39 +98,19 @@ class YamlValue:
             raise self.must_be("a text")
         return self.value.strip()
 
-    def texts(self) -> list[str]:
-        """Return the texts of a list, or a single one, none of them twice."""
-        entries = [self] if isinstance(self.value, str) else self.items()
-        refuse_repetition(entries)
-        return [entry.text() for entry in entries]
-
     def whole(self, least: int = 1) -> int:
         """Return a whole number."""
         if type(self.value) is not int or self.value < least:
             raise self.must_be(f"a whole number >= {least}")
         return self.value
 
-    def share(self) -> float:
-        """Return a number between 0 and 1."""
+    def share(self, or_all: bool = False) -> float:
+        """Return a number between 0 and 1, or 1 itself."""
+        if or_all and self.value == 1:
+            return 1.0
         if type(self.value) is not float or not 0 < self.value < 1:
             raise self.must_be("a number between 0 and 1")
         return self.value
-
-    def _shown(self) -> str:
-        if isinstance(self.value, (list, dict)):
-            kind = "list" if isinstance(self.value, list) else "mapping"
-            return f"a {kind}" if self.value else f"an empty {kind}"
-        return "nothing" if self.value is None else repr(self.value)
-
-
-def refuse_repetition(entries: Iterable[YamlValue]) -> None:
-    """Raise if a value stands twice in a list."""
-    seen: set[str] = set()
-    for entry in entries:
-        text = str(entry.scalar())
-        if text in seen:
-            raise entry.error(f"{entry.key} must not name {text!r} twice.")
-        seen.add(text)
 
 
 def unknown(key: str, known: Iterable[str]) -> str:
@@ -129,23 +124,9 @@ def unknown(key: str, known: Iterable[str]) -> str:
 def read_yaml(file: Path) -> YamlValue:
     """Return what a file holds, a mapping."""
     try:
-        text = file.read_text("utf-8")
+        return _parse(file, file.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{file}: it can't be read: {error}.") from None
-    return _parse(file, text)
-
-
-@lru_cache(maxsize=64)  # many experiments extend the same files
-def _parse(file: Path, text: str) -> YamlValue:
-    try:
-        loader = _Loader(text)
-        try:
-            node = loader.get_single_node()
-            if not isinstance(node, yaml.MappingNode):
-                raise ExperimentError(f"{file}, line 1: it must be a mapping of keys.")
-            return YamlValue("", dict(_entries(loader, node, "", file, 0)), file, 1)
-        finally:
-            loader.dispose()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         sentence = f"it must be YAML, got: {error.problem}."
@@ -154,8 +135,24 @@ def _parse(file: Path, text: str) -> YamlValue:
         raise ExperimentError(f"{file}: it must be YAML, got: {error}.") from None
 
 
+@lru_cache(maxsize=64)  # many experiments extend the same files
+def _parse(file: Path, text: str) -> YamlValue:
+    node = yaml.compose(text, _Loader)
+    if not isinstance(node, yaml.MappingNode):
+        raise ExperimentError(f"{file}, line 1: it must be a mapping of keys.")
+    return _value(node, "", file, 1)
+
+
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader, for which 4e-5 is a number as in YAML 1.2."""
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node | None:
+        """Return the next node; anchors, which can make a short file huge, raise."""
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if name := getattr(event, "anchor", None):
+            problem = f"the anchor or alias {name!r}, which is not allowed here"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=event.start_mark)
+        return super().compose_node(parent, index)  # type: ignore[arg-type]
 
 
 _Loader.add_implicit_resolver(
@@ -165,43 +162,31 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _entries(
-    loader: _Loader, node: yaml.MappingNode, prefix: str, file: Path, depth: int
-) -> Iterator[tuple[str, YamlValue]]:
-    """Yield the keys of a mapping with their entries, which stand where the key is."""
-    seen: dict[str, int] = {}
-    for key_node, value_node in node.value:
-        line = key_node.start_mark.line + 1
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise ExperimentError(f"{file}, line {line}: a key must be a text.")
-        name = str(key_node.value)
-        if name in seen:
-            raise ExperimentError(
-                f"{file}, line {line}: {prefix + name!r} is there twice, first in "
-                f"line {seen[name]}."
-            )
-        seen[name] = line
-        yield name, _entry(loader, value_node, prefix + name, file, line, depth + 1)
-
-
-def _entry(
-    loader: _Loader, node: yaml.Node, key: str, file: Path, line: int, depth: int
-) -> YamlValue:
-    """Return the entry of a node and of all below it."""
-    if depth > _MAX_DEPTH:  # an anchor inside itself has no end
-        raise ExperimentError(f"{file}, line {line}: {key} is nested too deeply.")
-    if not node.tag.startswith(_PLAIN_TAGS):
+def _value(node: yaml.Node, key: str, file: Path, line: int) -> YamlValue:
+    """Return the value of a node and of all below it; it stands where its key is."""
+    if node.tag not in _PLAIN_TAGS:
         raise ExperimentError(f"{file}, line {line}: {node.tag!r} is not allowed here.")
-    if isinstance(node, yaml.MappingNode):
-        pairs = _entries(loader, node, f"{key}.", file, depth)
-        return YamlValue(key, dict(pairs), file, line)
     if isinstance(node, yaml.SequenceNode):
-        parts = [
-            _entry(loader, part, key, file, part.start_mark.line + 1, depth + 1)
-            for part in node.value
-        ]
+        parts = [_value(each, key, file, _line(each)) for each in node.value]
         return YamlValue(key, parts, file, line)
-    value = loader.construct_object(node)
-    if value is not None and not isinstance(value, (str, int, float, bool)):
-        value = str(node.value)  # a date is the text that it was
-    return YamlValue(key, value, file, line)
+    if isinstance(node, yaml.ScalarNode):
+        value = _Loader("").construct_object(node)
+        known = value is None or isinstance(value, (str, int, float, bool))
+        # A date is the text that it was.
+        return YamlValue(key, value if known else str(node.value), file, line)
+    values: dict[str, YamlValue] = {}
+    for name, below in node.value:
+        where = f"{file}, line {_line(name)}"
+        if not isinstance(name, yaml.ScalarNode):
+            raise ExperimentError(f"{where}: a key must be a text.")
+        path = f"{key}.{name.value}".lstrip(".")
+        if name.value in values:
+            first = values[name.value].line
+            sentence = f"{path!r} is there twice, first in line {first}."
+            raise ExperimentError(f"{where}: {sentence}")
+        values[name.value] = _value(below, path, file, _line(name))
+    return YamlValue(key, values, file, line)
+
+
+def _line(node: yaml.Node) -> int:
+    return int(node.start_mark.line) + 1

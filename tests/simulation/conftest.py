@@ -4,6 +4,9 @@ import textwrap
 
 import pytest
 
+from fed3r_app import client_app, server_app
+from simulation.engines.inline import default_run_config, run_inline
+
 SMALL = """\
 title: small
 base:
@@ -28,5 +31,14 @@ def write_experiment(tmp_path):
 
 
 @pytest.fixture
-def small():
-    return SMALL
+def run_app(tmp_path, monkeypatch):
+    """Run the app on the inline engine; return its directory."""
+    monkeypatch.setenv("FED3R_CACHE_DIR", str(tmp_path / "cache"))
+
+    def run(name, num_clients, **settings):
+        config = default_run_config() | {"output-dir": str(tmp_path), "run-name": name}
+        config |= {key.replace("_", "-"): value for key, value in settings.items()}
+        run_inline(server_app.app, client_app.app, num_clients, config)
+        return tmp_path / name
+
+    return run

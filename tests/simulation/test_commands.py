@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -11,18 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from fed3r_app.cli import main as fed3r
+from fed3r_app.deployment import processes
+from fed3r_app.deployment.processes import INSTALLED_APP, app_settings, stage_app
 from simulation import __main__ as simulation
-from simulation import compare_starts
-
-PROJECT = Path(__file__).parents[2]
 
 
 def start(tmp_path, *arguments):
     """Start the command in a folder that holds the app."""
-    for package in ("fed3r_app", "strategies", "clients"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(PROJECT / package, tmp_path / package, ignore=ignored)
-    shutil.copy(PROJECT / "pyproject.toml", tmp_path)
+    stage_app(INSTALLED_APP, tmp_path)
     return subprocess.Popen(
         [sys.executable, "-m", "simulation", *arguments],
         cwd=tmp_path,
@@ -50,6 +46,27 @@ def test_a_command_that_is_not_known_is_refused(tmp_path):
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "flwr-run" in output
+
+
+def test_fed3r_has_the_same_commands(capsys, tmp_path):
+    show = ["show", "immunity-digits", "--output", str(tmp_path)]
+    assert simulation.main(show) == fed3r(["experiments", *show]) == 0
+    said = capsys.readouterr().out
+    assert said[: len(said) // 2] == said[len(said) // 2 :]
+    assert fed3r(["bench", "teleport"]) == 2
+    assert fed3r(["experiments", "show", "immunity-digit"]) == 2
+
+
+def test_an_app_that_a_wheel_installed_is_staged(tmp_path, monkeypatch):
+    site = stage_app(INSTALLED_APP, tmp_path / "site")
+    packaged = site / "fed3r_app" / "pyproject.toml"
+    (site / "pyproject.toml").rename(packaged)
+    monkeypatch.setattr(processes, "INSTALLED_APP", site)
+    monkeypatch.setattr(processes, "_PACKAGE", packaged.parent)
+    staged = stage_app(site, tmp_path / "app")
+    assert app_settings(staged) == app_settings(INSTALLED_APP)
+    assert (staged / "strategies" / "fed3r.py").is_file()
+    assert not (staged / "simulation").exists()
 
 
 class Interrupted:
@@ -86,25 +103,6 @@ def test_ctrl_c_ends_a_run_without_a_traceback(flwr_run, tmp_path):
     assert flwr_run() == 130
     assert Interrupted.started == 1
     assert flwr_run() == 130  # the folder is free again
-
-
-def test_a_comparison_that_was_interrupted_can_be_run_again(
-    tmp_path, monkeypatch, capsys
-):
-    cell = next(compare_starts.cells())
-    folder = tmp_path / "starts" / cell.name
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-
-    def run_inline(*arguments):
-        assert not folder.exists()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(compare_starts, "run_inline", run_inline)
-    monkeypatch.chdir(PROJECT)
-    output = str(tmp_path / "starts")
-    assert simulation.main(["compare-starts", "--output", output]) == 130
-    assert "Interrupted." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("content", [None, "[project]", "no TOML"])

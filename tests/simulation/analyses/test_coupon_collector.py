@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from simulation.__main__ import main
 from simulation.analyses.coupon_collector import rounds_to_draw
 
 SHARES = (0.25, 0.5, 0.75, 1.0)
@@ -80,3 +81,18 @@ def test_a_share_is_the_decimal_that_was_typed():
 def test_a_bad_argument_is_named(arguments, sentence):
     with pytest.raises(ValueError, match=sentence):
         rounds_to_draw(*arguments)
+
+
+def test_the_command_prints_the_table_of_a_federation_of_ones_own(capsys):
+    assert main(["coupons", "--clients", "4", "--per-round", "2", "4"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "| federation | clients | per round | 25 % | 50 % | 75 % | 100 % |" in lines
+    # All four at once: one round for every share.
+    assert lines[-1] == "| yours | 4 | 4 | 1 ± 0 | 1 ± 0 | 1 ± 0 | 1 ± 0 |"
+
+
+def test_more_clients_a_round_than_there_are_is_one_clear_sentence(capsys):
+    assert main(["coupons", "--clients", "4", "--per-round", "9"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("Clients per round must be 1 to 4")
+    assert "Traceback" not in error

@@ -1,14 +1,12 @@
 """Random features against the exact kernel, on the features of real runs."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-from fed3r_app import client_app, server_app
 from fed3r_app.config import Config
 from fed3r_app.core import FeatureMoments, RandomFeatures, RidgeStatistics, solve_ridge
+from fed3r_app.runs.directory import RunDirectory
 from simulation.analyses.kernel_comparison import (
     Subset,
     check_fits,
@@ -18,27 +16,6 @@ from simulation.analyses.kernel_comparison import (
     load_subset,
     random_features_accuracy,
 )
-from simulation.engines.inline import default_run_config, run_inline
-
-PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
-
-
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Run the app; return its directory and config."""
-    monkeypatch.setenv("FED3R_CACHE_DIR", str(tmp_path / "cache"))
-
-    def run(name, **settings):
-        config = default_run_config(PYPROJECT) | {
-            "clients-per-round": 0,
-            "output-dir": str(tmp_path),
-            "run-name": name,
-        }
-        config |= {key.replace("_", "-"): value for key, value in settings.items()}
-        run_inline(server_app.app, client_app.app, 5, config)
-        return tmp_path / name, Config.from_run_config(config)
-
-    return run
 
 
 @pytest.fixture
@@ -51,8 +28,8 @@ def subset():
     return Subset(Z, y, Z_test, y_test, num_classes=5)
 
 
-def test_the_comparison_on_pixels(run):
-    directory, _ = run("pixels", backbone="pixels", image_size=8)
+def test_the_comparison_on_pixels(run_app):
+    directory = run_app("pixels", 5, backbone="pixels", image_size=8)
     steps = []
     lines = compare_with_kernel(
         directory, dims=[20, 800], seeds=2, progress=lambda *step: steps.append(step)
@@ -66,7 +43,7 @@ def test_the_comparison_on_pixels(run):
     assert steps[-1] == (5, 5)
 
 
-def test_features_of_a_fine_tuned_backbone_are_those_of_its_model(run):
+def test_features_of_a_fine_tuned_backbone_are_those_of_its_model(run_app):
     settings = {
         "dataset": "digits-small",
         "backbone": "shufflenet_v2_x0_5",
@@ -74,8 +51,17 @@ def test_features_of_a_fine_tuned_backbone_are_those_of_its_model(run):
         "image_size": 32,
     }
     tuned = {"finetune": "feat", "rounds": 1, "lr": 0.1, "clients_per_round": 1}
-    before = load_subset(*run("before", **settings), per_class=3)
-    after = load_subset(*run("after", **settings, **tuned), per_class=3)
+    before, after = (
+        load_subset(
+            directory,
+            Config.from_run_config(RunDirectory(directory).read_config()),
+            per_class=3,
+        )
+        for directory in (
+            run_app("before", 5, **settings),
+            run_app("after", 5, **settings, **tuned),
+        )
+    )
     assert torch.equal(before.y, after.y)
     assert before.Z.shape == after.Z.shape
     assert not torch.allclose(before.Z, after.Z)

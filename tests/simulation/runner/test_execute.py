@@ -4,9 +4,6 @@ import csv
 import json
 import os
 import re
-import sys
-import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +19,6 @@ from simulation.analyses.kernel_comparison import Line
 from simulation.runner.analyses import analyses_wanted, kernel_table, read_lines
 from simulation.runner.collect import collect, measured
 from simulation.runner.experiment import load
-from simulation.runner.pool import Pool
 from simulation.runner.store import DONE, NEW, Store
 
 SPLITS = """
@@ -175,59 +171,6 @@ def _fine_tuning_adds_its_costs(results):
     assert len(tuned) == len(closed) + 3
 
 
-TASKS = """
-import os, pathlib, signal, dataclasses
-
-@dataclasses.dataclass(frozen=True)
-class Dying:
-    title: str
-    log: pathlib.Path
-    how: str
-
-    def run(self, worker_context, report):
-        print("alive")
-        if self.how == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.how == "raises":
-            raise ValueError("a reason")
-        report(1, 1)
-"""
-
-
-class Notes:
-    def __init__(self):
-        self.ends, self.advances = {}, []
-
-    def started(self, task):
-        pass
-
-    def advanced(self, task, done, total):
-        self.advances.append((task.title, done, total))
-
-    def finished(self, task, sentence):
-        self.ends[task.title] = sentence
-
-    def tick(self):
-        pass
-
-
-def test_a_run_that_dies_takes_nothing_with_it(tmp_path, monkeypatch):
-    (tmp_path / "dying_tasks.py").write_text(textwrap.dedent(TASKS))
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    import dying_tasks
-
-    kinds = ("killed", "raises", "well")
-    tasks = [dying_tasks.Dying(how, tmp_path / f"{how}.log", how) for how in kinds]
-    notes = Notes()
-    with Pool(jobs=1, cores=1) as pool:
-        pool.run(tasks, notes)
-    assert notes.ends["killed"].startswith("Its process was ended by signal 9.")
-    assert notes.ends["raises"] == "ValueError: a reason"
-    assert notes.ends["well"] == ""
-    assert notes.advances == [("well", 1, 1)]
-    assert Path(tmp_path / "raises.log").read_text().startswith("alive\nTraceback")
-
-
 def test_only_a_fine_tuning_goes_on_where_it_stopped(write_experiment, tmp_path):
     path = write_experiment("axes: {seed: [0]}\n")
     store, run = Store(tmp_path / "out"), load(str(path))[0].runs[0]
@@ -280,7 +223,7 @@ def test_kernels_of_several_seeds_are_one_line(write_experiment, tmp_path, monke
         ],
     )
     (task,) = analyses_wanted(experiment, store)
-    task.run(None, None)
+    task.execute(None, None)
     lines = read_lines(experiment, store)
     methods = ("method fed3r", "method fedncm")
     assert [tuple(line.values()) for line in lines] == [

@@ -26,7 +26,7 @@ def test_every_preset_is_valid(name):
 
 def test_every_preset_has_a_digits_version_which_needs_no_data():
     stems = {file.stem for file in FOLDER.glob("*.yaml")}
-    assert len(stems) == 12
+    assert len(stems) == 13
     for stem in stems:
         read_experiment(PRESETS[f"{stem}-digits"])
 
@@ -41,7 +41,7 @@ def test_the_example_of_the_readme_is_an_experiment(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names", re.findall(r"simulation run (.+?)(?: --|  |$)", README)
+    "names", re.findall(r"experiments run (.+?)(?: --|  |$)", README)
 )
 def test_every_experiment_that_the_readme_runs_exists(names):
     for name in names.split():
@@ -119,71 +119,42 @@ def test_the_path_of_the_data_can_be_given_on_the_command_line(
 
 
 # What is added to the small experiment of 7 lines, the line of the mistake, the words.
+ONE = "axes: {seed: [0]}\n"
 BAD = [
-    (
-        "  imagesize: 8\naxes: {seed: [0]}\n",
-        8,
-        r"'imagesize'.*Did you mean 'image-size'",
-    ),
+    (f"  imagesize: 8\n{ONE}", 8, r"'imagesize'.*Did you mean 'image-size'"),
     ("axis: {seed: [0]}\n", 8, "'axis'.*Did you mean 'axes'"),
-    (
-        "axes: {seed: []}\n",
-        8,
-        r"axes.seed must be a list of at least one.*an empty list",
-    ),
+    ("axes: {seed: []}\n", 8, "axes.seed must be a list of at least one.*an empty"),
     ("axes: {}\n", 1, "axes must have at least one axis"),
     ("axes: {seed: 0}\n", 8, "axes.seed must be a list, got 0"),
     ("axes:\n  seed: [0, 1.5]\n", 9, "seed must be a whole number >= 0, got 1.5"),
-    ("  alpha: big\naxes: {seed: [0]}\n", 8, "alpha must be .*, got 'big'"),
-    ("  rounds: [1]\naxes: {seed: [0]}\n", 8, "base.rounds must be a text.*got a list"),
+    (f"  alpha: big\n{ONE}", 8, "alpha must be .*, got 'big'"),
+    (f"  rounds: [1]\n{ONE}", 8, "base.rounds must be a text.*got a list"),
     ("axes: {seed: [0, 0]}\n", 8, "axes.seed must not name '0' twice"),
-    (
-        "axes: {seed: [0]}\naxes: {seed: [1]}\n",
-        9,
-        "'axes' is there twice, first.*line 8",
-    ),
+    (f"{ONE}{ONE}", 9, "'axes' is there twice, first.*line 8"),
     ("points:\n  a: {}\n  a: {}\n", 10, "'points.a' is there twice"),
     ("points: {a: {}, b: {}}\naxes: {p: [a, b]}\n", 9, "two runs must not be the same"),
+    (f"  dataset: cifar100\n{ONE}", 8, "data-path must name the folder of"),
     (
-        "  dataset: cifar100\naxes: {seed: [0]}\n",
-        8,
-        "data-path must name the folder of",
-    ),
-    (
-        "  dataset: cifar100\n  data-path: /no/such/folder\naxes: {seed: [0]}\n",
-        8,
-        "data-path must be an existing folder, got '/no/such/folder'",
+        f"  dataset: cifar100\n  data-path: /no/such/folder\n{ONE}",
+        *(8, "data-path must be an existing folder, got '/no/such/folder'"),
     ),
     ("axes: {sedd: [0]}\n", 8, "'sedd'.*Did you mean 'seed'"),
-    (
-        "points: {a: {}}\naxes: {p: [b]}\n",
-        9,
-        r"must list names of points \(a\).*got 'b'",
-    ),
+    ("points: {a: {}}\naxes: {p: [b]}\n", 9, r"names of points \(a\).*got 'b'"),
     ("points: {a: {sed: 1}}\naxes: {p: [a]}\n", 8, "Did you mean 'seed'"),
+    (f"  method: none\n{ONE}", 8, "finetune must be full or lp.*Run 'seed 0'"),
+    (f"  run-name: x\n{ONE}", 8, "run-name is set by the runner"),
+    (f"{ONE}plot: {{panels: split}}\n", 9, r"one of the axes \(seed\)"),
+    (f"{ONE}plot: {{figures: [pie]}}\n", 9, "of curves, final, kernel"),
+    (f"{ONE}target: {{accuracy: 2}}\n", 9, "target.baseline is missing"),
     (
-        "  method: none\naxes: {seed: [0]}\n",
-        8,
-        "finetune must be full or lp.*Run 'seed 0'",
+        f"{ONE}target: {{accuracy: 2, baseline: all}}\n",
+        *(9, "target.accuracy must be a number between 0 and 1, got 2"),
     ),
-    ("  run-name: x\naxes: {seed: [0]}\n", 8, "run-name is set by the runner"),
-    ("axes: {seed: [0]}\nplot: {panels: split}\n", 9, r"one of the axes \(seed\)"),
-    ("axes: {seed: [0]}\nplot: {figures: [pie]}\n", 9, "of curves, final, kernel"),
-    ("axes: {seed: [0]}\ntarget: {accuracy: 2}\n", 9, "target.baseline is missing"),
-    (
-        "axes: {seed: [0]}\ntarget: {accuracy: 2, baseline: all}\n",
-        9,
-        "target.accuracy must be a number between 0 and 1, got 2",
-    ),
-    ("axes: {seed: [0]}\nreference: one\n", 9, "reference must be the name of a point"),
+    (f"{ONE}reference: one\n", 9, "reference must be the name of a point"),
     ("axes: {seed: [0]\n", 9, "it must be YAML"),
-    (
-        "extends: none.yaml\naxes: {seed: [0]}\n",
-        8,
-        "extends must name a file beside it",
-    ),
-    ("extends: x.yaml\naxes: {seed: [0]}\n", 8, "must not extend itself"),
-    ("  clients: 0\naxes: {seed: [0]}\n", 8, "is there twice"),
+    (f"extends: none.yaml\n{ONE}", 8, "extends must name a file beside it"),
+    (f"extends: x.yaml\n{ONE}", 8, "must not extend itself"),
+    (f"  clients: 0\n{ONE}", 8, "is there twice"),
 ]
 
 
@@ -206,11 +177,27 @@ def test_two_files_must_not_have_the_same_name(write_experiment, tmp_path):
         catalogue(tmp_path)
 
 
-def test_an_anchor_inside_itself_is_refused(tmp_path):
+@pytest.mark.parametrize("text", ["title: &a [*a]\n", "title: &a x\n", "title: *a\n"])
+def test_anchors_are_refused(tmp_path, text):
     path = tmp_path / "x.yaml"
-    path.write_text("title: &a [*a]\n")
-    with pytest.raises(ExperimentError, match="nested too deeply"):
+    path.write_text(text)
+    with pytest.raises(ExperimentError, match=r"line 1: .*anchor or alias 'a'"):
         read_yaml(path)
+
+
+def test_a_fed3r_start_is_compared_with_a_random_one():
+    for name, split in (("digits", "by-class"), ("digits-dirichlet", "dirichlet")):
+        (experiment,) = load(f"starts-{name}")
+        found = {
+            tuple(run.config[key] for key in ("optimizer", "method", "finetune"))
+            for run in experiment.runs
+        }
+        starts = [("fed3r", each) for each in ("lp", "feat", "full")]
+        starts += [("none", "lp"), ("none", "full")]
+        optimizers = ("fedavg", "fedavgm", "scaffold")
+        assert found == {(each, *start) for each in optimizers for start in starts}
+        assert len(experiment.runs) == 15
+        assert {run.config["partition"] for run in experiment.runs} == {split}
 
 
 def test_objects_are_not_made_from_yaml(tmp_path):
@@ -226,7 +213,7 @@ def test_a_name_that_is_not_known_is_refused(capsys):
 
 
 def test_patterns_name_several_experiments():
-    assert len(find("*-digits")) == 12
+    assert len(find("*-digits")) == 13
 
 
 def test_list_and_show_run_nothing(capsys, tmp_path):

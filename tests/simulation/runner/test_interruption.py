@@ -1,11 +1,10 @@
-"""An interrupted runner stops at once, and goes on where it stopped."""
+"""An interrupted runner stops at once, and is resumed where it stopped."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ def wait_for(condition, process):
 
 
 @pytest.mark.slow
-def test_an_interrupted_experiment_goes_on_where_it_stopped(write_experiment, tmp_path):
+def test_an_interrupted_experiment_is_resumed(write_experiment, tmp_path):
     path = write_experiment(
         """
         points:
@@ -57,7 +56,7 @@ def test_an_interrupted_experiment_goes_on_where_it_stopped(write_experiment, tm
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.strip() == "Interrupted. The same command goes on where it stopped."
+    assert said.strip() == "Interrupted. The same command resumes it."
     assert store.state(long) != DONE
     first = store.directory(short).summary_path.stat().st_mtime_ns
     begun = len(store.directory(long).read_metrics())
@@ -69,47 +68,4 @@ def test_an_interrupted_experiment_goes_on_where_it_stopped(write_experiment, tm
     assert store.directory(short).summary_path.stat().st_mtime_ns == first
     rounds = [line["round"] for line in store.directory(long).read_metrics()]
     assert rounds == list(range(1, 153))
-    assert begun > 2  # it went on; it did not begin again
-
-
-RUNNER = """
-import dataclasses, pathlib, sys, time
-from simulation.runner.pool import Pool
-
-@dataclasses.dataclass(frozen=True)
-class Long:
-    title: str
-    log: pathlib.Path
-
-    def run(self, worker_context, report):
-        worker_context.resources.callback(self.log.with_name("stopped").touch)
-        self.log.with_name("begun").touch()
-        time.sleep(60)
-
-class Nobody:
-    started = advanced = finished = tick = lambda *_: None
-
-if __name__ == "__main__":
-    with Pool(jobs=1, cores=1) as pool:
-        pool.run([Long("long", pathlib.Path(sys.argv[1]))], Nobody())
-"""
-
-
-def test_a_killed_runner_takes_its_workers_with_it(tmp_path):
-    script, log = tmp_path / "runner.py", tmp_path / "long.log"
-    script.write_text(RUNNER)
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(log)],
-        env={**os.environ, "PYTHONPATH": str(PROJECT)},
-        stdout=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        wait_for((tmp_path / "begun").exists, process)
-        process.kill()
-        # The worker has the same output: it ends when both are gone.
-        process.communicate(timeout=10)
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    assert (tmp_path / "stopped").exists()  # what the worker has started is stopped
+    assert begun > 2  # resumed, not begun again

@@ -1,40 +1,26 @@
 """Synthetic federations through the real apps, on the inline engine."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from fed3r_app import client_app, server_app
 from fed3r_app.core import RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset
 from fed3r_app.runs.model_file import load_model
-from simulation.engines.inline import default_run_config, run_inline
 
-PYPROJECT = Path(__file__).parents[3] / "pyproject.toml"
 LAM = 50.0
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(run_app):
     """Run a synthetic federation; return its directory."""
-    monkeypatch.setenv("FED3R_CACHE_DIR", str(tmp_path / "cache"))
+    given = {"backbone": "none", "partition": "natural", "upload_dtype": "float64"}
 
     def run(name, num_clients, dataset, **settings):
-        config = default_run_config(PYPROJECT) | {
-            "dataset": dataset,
-            "backbone": "none",
-            "partition": "natural",
-            "upload-dtype": "float64",
-            "ridge-lambda": LAM,
-            "output-dir": str(tmp_path),
-            "run-name": name,
-        }
-        config |= {key.replace("_", "-"): value for key, value in settings.items()}
-        run_inline(server_app.app, client_app.app, num_clients, config)
-        return tmp_path / name
+        fixed = {"dataset": dataset, "ridge_lambda": LAM, **given}
+        return run_app(name, num_clients, **{**fixed, **settings})
 
     return run
 
@@ -51,27 +37,21 @@ def pooled_weights(dataset):
     return solve_ridge(stats, LAM)
 
 
-def check_run(directory, name, num_clients, rounds):
-    """The classifier is the pooled one, and everybody was counted, once."""
+@pytest.mark.parametrize(
+    ("clients", "shape", "per_round", "rounds"),
+    [(30, "classes=5,features=16", 7, 5), (300, "classes=40,features=64", 10, 30)],
+)
+def test_a_synthetic_federation_gives_the_pooled_solution(
+    run, clients, shape, per_round, rounds
+):
+    name = f"synthetic:clients={clients},{shape},mean=10"
+    directory = run("a", clients, name, clients_per_round=per_round)
     W = load_model(directory / "model.safetensors").W
-    expected = pooled_weights(load_dataset(name, ""))
-    assert torch.allclose(W, expected, rtol=0, atol=1e-10)
+    assert torch.allclose(W, pooled_weights(load_dataset(name, "")), rtol=0, atol=1e-10)
     summary = read_summary(directory)
-    assert summary["clients_counted"] == num_clients
+    assert summary["clients_counted"] == clients
     assert summary["rounds"] == rounds
     assert summary["accuracy"] > 0.5
-
-
-def test_a_synthetic_federation_gives_the_pooled_solution(run):
-    name = "synthetic:clients=30,classes=5,features=16,mean=8"
-    directory = run("a", 30, name, clients_per_round=7)
-    check_run(directory, name, num_clients=30, rounds=5)
-
-
-def test_three_hundred_clients_in_thirty_rounds_give_the_pooled_solution(run):
-    name = "synthetic:clients=300,classes=40,features=64,mean=13"
-    directory = run("a", 300, name, clients_per_round=10)
-    check_run(directory, name, num_clients=300, rounds=30)
 
 
 def test_the_split_does_not_show_in_the_accuracy(run):

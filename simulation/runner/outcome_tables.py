@@ -2,70 +2,16 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from fed3r_app.runs.report import format_bytes, format_flops, format_seconds
 from simulation.runner.collect import Finished, Results, deviation, to_reach
 from simulation.runner.experiment import Target
+from simulation.tables import Table
 
 _NONE = "-"
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of texts.
-
-    Parameters
-    ----------
-    title : str
-        Its heading.
-    columns : tuple of str
-        Headings of the columns.
-    rows : sequence of tuple
-        Cells.
-    words : int
-        How many columns from the left hold words; the others hold numbers.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-    words: int = 1
-
-    def text(self) -> str:
-        """Return the table with aligned columns."""
-        lines = [self.columns, *self.rows]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        aligned = ["  ".join(self._align(line, widths)).rstrip() for line in lines]
-        return "\n".join([self.title, "", *aligned])
-
-    def markdown(self) -> str:
-        """Return the table in Markdown."""
-        rule = "|---" + "|--:" * (len(self.columns) - 1) + "|"
-        lines = [f"| {' | '.join(line)} |" for line in (self.columns, *self.rows)]
-        return "\n".join([f"**{self.title}**", "", lines[0], rule, *lines[1:]])
-
-    def html(self) -> str:
-        """Return the table in HTML."""
-        head, *body = (
-            "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line)
-            for tag, line in [("th", self.columns), *(("td", row) for row in self.rows)]
-        )
-        rows = "".join(f"<tr>{row}</tr>\n" for row in body)
-        title = f"<caption>{html.escape(self.title)}</caption>"
-        return (
-            f"<table>{title}\n<thead><tr>{head}</tr></thead>\n"
-            f"<tbody>\n{rows}</tbody></table>"
-        )
-
-    def _align(self, line: Sequence[str], widths: Sequence[int]) -> list[str]:
-        cells = list(zip(line, widths, strict=True))
-        words = [text.ljust(width) for text, width in cells[: self.words]]
-        return words + [text.rjust(width) for text, width in cells[self.words :]]
 
 
 def percent(values: Sequence[float]) -> str:

@@ -1,0 +1,19 @@
+"""The one table: aligned in a text, safe in HTML."""
+
+from simulation.tables import Table
+
+
+def test_columns_are_aligned():
+    text = Table("t", ("way", "s"), [("a", 1.0), ("longer", 12_345)]).text()
+    assert text.splitlines()[2:] == [
+        "way          s",
+        "a            1",
+        "longer  12,345",
+    ]
+
+
+def test_a_table_is_safe_in_html():
+    page = Table("a < b", ("", "n"), [("<script>", "1")]).html()
+    assert "<script>" not in page
+    assert "a &lt; b" in page
+    assert page.count("<tr>") == 2
