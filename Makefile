@@ -37,7 +37,7 @@ lint: $(STAMP) ## ruff, mypy --strict, import contracts
 	$(BIN)/lint-imports
 
 docs: $(STAMP) ## the documentation, built strictly: site/index.html
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
