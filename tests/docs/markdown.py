@@ -39,6 +39,7 @@ def links(page: str) -> list[tuple[str, str]]:
     return [(str(path), str(anchor)) for path, anchor in found]
 
 
-def headings(page: str) -> list[str]:
-    """Return the headings of a page."""
-    return re.findall(r"^#+ (.+)$", _BLOCK.sub("", page), re.MULTILINE)
+def anchors(page: str) -> list[str]:
+    """Return the anchors of the headings of a page, as MkDocs and GitHub make them."""
+    found = re.findall(r"^#+ (.+)$", _BLOCK.sub("", page), re.MULTILINE)
+    return [re.sub(r"[^\w\s-]", "", text).lower().replace(" ", "-") for text in found]

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from flwr.common.config import parse_config_args
-from markdown.extensions.toc import slugify
 
 from docs import settings
 from fed3r_app.config import Config, check_setting
@@ -20,10 +19,10 @@ from tests.docs.markdown import (
     FILES,
     PAGES,
     ROOT,
+    anchors,
     blocks,
     code_spans,
     commands,
-    headings,
     links,
 )
 
@@ -95,7 +94,7 @@ def test_every_link_has_its_file_and_heading(file: Path) -> None:
         target = (file.parent / path).resolve() if path else file
         assert target.exists(), path
         if anchor:
-            found = {slugify(text, "-") for text in headings(target.read_text())}
+            found = anchors(target.read_text())
             assert anchor in found, f"{path}#{anchor}"
 
 
