@@ -17,8 +17,13 @@ from flwr.cli.app import app as flwr_app
 from fed3r_app import cli
 from simulation import __main__ as simulation
 
-# TEMPORARY: until `fed3r experiments` and `fed3r bench` are there.
-MERGED = find_spec("fed3r_app.cli.simulation_commands") is not None
+# TEMPORARY: until the names that the documents use are there.
+MERGED = all(
+    map(
+        find_spec,
+        ("fed3r_app.cli.simulation_commands", "fed3r_app.features.spec"),
+    )
+)
 _ALIASES = ("experiments", "bench")
 
 

@@ -26,7 +26,7 @@ SPANS = sorted(
 GONE = {"python -m simulation compare-starts"}
 if not MERGED:  # TEMPORARY
     GONE |= {"fed3r --version"}
-    LINES.remove("fed3r experiments run starts")
+    LINES.remove("fed3r experiments run 'starts-*'")
 EXPERIMENTS = PAGES["docs/experiments.md"]
 
 
