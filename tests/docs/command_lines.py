@@ -18,12 +18,8 @@ from fed3r_app import cli
 from simulation import __main__ as simulation
 
 # TEMPORARY: until the names that the documents use are there.
-MERGED = all(
-    map(
-        find_spec,
-        ("fed3r_app.cli.simulation_commands", "fed3r_app.features.spec"),
-    )
-)
+_NEW = ("cli.simulation_commands", "features.spec", "core.metrics")
+MERGED = all(find_spec(f"fed3r_app.{name}") for name in _NEW)
 _ALIASES = ("experiments", "bench")
 
 
