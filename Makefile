@@ -1,6 +1,6 @@
 # make run: everything from a fresh clone to a first result. make test: everything checked.
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-slow lint format clean
+.PHONY: help install run test test-slow lint docs format clean
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## the default run: digits, one class per client, Fed3R
 	$(BIN)/python -m simulation flwr-run --federation-config "num-supernodes=10 client-resources-num-cpus=1"
 
-test: lint ## linters, types, laws, and short runs on the real engine
+test: lint docs ## linters, types, documents, laws, and short runs on the real engine
 	$(BIN)/python -m pytest -m "not slow"
 
 test-slow: $(STAMP) ## what takes longer: killed processes, whole matrices
@@ -36,10 +36,13 @@ lint: $(STAMP) ## ruff, mypy --strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(STAMP) ## the documentation, built strictly: site/index.html
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 format: $(STAMP) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove the environment and caches; results stay
-	rm -rf .venv .flwr .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .flwr site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

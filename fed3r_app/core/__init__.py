@@ -3,18 +3,18 @@
 Pure functions and values on float64 torch tensors, on any device; no Flower, no
 files, no logging. The symbols are the paper's:
 
-======  =========  ==========================================================
-symbol  shape      meaning
-======  =========  ==========================================================
-Z       (n, d)     features of n images
-y, Y    (n,)       labels, and their one-hot matrix (n, C), which is never built
-A       (d, d)     Z'Z
-b       (d, C)     Z'Y
-R, S    (r, d)     a thin factor: A = R'R and b = R'S, S of shape (r, C_k)
-W       (d, C)     classifier; the prediction for z is the argmax of z'W
-lam     scalar     ridge penalty
-D       scalar     number of random features, where they replace the d
-======  =========  ==========================================================
+    ======  =========  ==========================================================
+    symbol  shape      meaning
+    ======  =========  ==========================================================
+    Z       (n, d)     features of n images
+    y, Y    (n,)       labels, and their one-hot matrix (n, C), which is never built
+    A       (d, d)     Z'Z
+    b       (d, C)     Z'Y
+    R, S    (r, d)     a thin factor: A = R'R and b = R'S, S of shape (r, C_k)
+    W       (d, C)     classifier; the prediction for z is the argmax of z'W
+    lam     scalar     ridge penalty
+    D       scalar     number of random features, where they replace the d
+    ======  =========  ==========================================================
 """
 
 from importlib import import_module

@@ -4,12 +4,12 @@ The only package that knows the names, the order and the layout of what travels.
 statistics record holds a ``header`` of eight int64 (version, form, dtype, d, C, n, r,
 C_k) and then, by form:
 
-==========  ==================================================================
-factor      classes, counts (C_k); pivots (r); R, the upper trapezium of the
-            factor with its pivot columns first, row by row; S (r, C_k)
-packed      classes, counts (C_k); A, its upper triangle, row by row; b (d, C_k)
-dense       counts (C); A (d, d); b (d, C)
-==========  ==================================================================
+    ==========  ==================================================================
+    factor      classes, counts (C_k); pivots (r); R, the upper trapezium of the
+                factor with its pivot columns first, row by row; S (r, C_k)
+    packed      classes, counts (C_k); A, its upper triangle, row by row; b (d, C_k)
+    dense       counts (C); A (d, d); b (d, C)
+    ==========  ==================================================================
 
 Nothing that arrives is trusted: ``unpack_contribution`` checks every array against
 the header before it believes any.

@@ -16,12 +16,13 @@ from unittest.mock import patch
 import numpy as np
 
 from fed3r_app import client_app, server_app
+from fed3r_app.config import DEFAULTS
 from simulation.bench.empty_app import empty
 from simulation.bench.flower_runs import FlowerRuns, Setting
 from simulation.bench.inputs import write_images
 from simulation.bench.measure import announce, threads, timed
 from simulation.bench.result import Options, Ratio, Result
-from simulation.engines.inline import default_run_config, run_inline
+from simulation.engines.inline import run_inline
 from simulation.tables import Cell, Table
 
 _PER_ROUND = 100
@@ -68,7 +69,7 @@ def _growth(rows: list[tuple[Cell, ...]]) -> Ratio:
 def _run_inline(folder: Path, num_clients: int) -> tuple[Cell, ...]:
     announce(f"inline, K = {num_clients:,}: both apps")
     settings = {
-        **default_run_config(),
+        **DEFAULTS,
         **_settings(folder, num_clients),
         "output-dir": str(folder / "runs"),
     }

@@ -13,10 +13,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from fed3r_app import client_app, server_app
+from fed3r_app.config import DEFAULTS
 from simulation.bench.inputs import INATURALIST
 from simulation.bench.measure import announce, measure
 from simulation.bench.result import Options, Ratio, Result
-from simulation.engines.inline import default_run_config, run_inline
+from simulation.engines.inline import run_inline
 from simulation.tables import Cell, Table
 
 _PER_ROUND = 10
@@ -69,7 +70,7 @@ def run_federation(dataset: str, data_path: str, num_clients: int) -> dict[str, 
     """Return the summary of a run, in a folder that is gone afterwards."""
     logging.getLogger("flwr").setLevel(logging.WARNING)
     with TemporaryDirectory() as folder:
-        config = default_run_config() | {
+        config = DEFAULTS | {
             "dataset": dataset,
             "data-path": data_path,
             "backbone": "none",

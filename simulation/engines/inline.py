@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import secrets
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.app.user_config import UserConfig
@@ -19,7 +18,6 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 
-from fed3r_app.deployment.processes import INSTALLED_APP, app_settings
 from strategies.flower_internals import enter_run, stamp
 
 _SERVER = 1
@@ -136,12 +134,3 @@ def run_inline(
         run_config=config,
     )
     server_app(grid, context)
-
-
-def default_run_config(
-    pyproject: Path | None = None,
-) -> dict[str, str | int | float | bool]:
-    """Return the run config with the app's defaults, or those of a pyproject.toml."""
-    return dict(
-        app_settings(pyproject.parent if pyproject else INSTALLED_APP)["config"]
-    )

@@ -80,9 +80,9 @@ def list_command(arguments: argparse.Namespace) -> int:
 @_polite
 def show_command(arguments: argparse.Namespace) -> int:
     """Print the runs of experiments and what they change of the defaults."""
-    from simulation.engines.inline import default_run_config
+    from fed3r_app.config import DEFAULTS
 
-    defaults, store = default_run_config(), _store(arguments)
+    defaults, store = DEFAULTS, _store(arguments)
     for experiment in _load(arguments):
         print(f"{experiment.name}: {experiment.title}\n{experiment.source.file}\n")
         if experiment.about:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fed3r_app.config import DEFAULTS
 from simulation.analyses.coupon_collector import Coupons
-from simulation.engines.inline import default_run_config
 from simulation.runner.composition import Source, find
 from simulation.runner.run_grid import SEED, ExperimentRun, RunGrid
 from simulation.runner.yaml_file import YamlValue
 
 FIGURES = ("curves", "final", "kernel")
-MEASURES = ("accuracy", "best_accuracy", "closed_form_accuracy", "probe_accuracy")
+MEASURES = ("accuracy", "closed_form_accuracy", "probe_accuracy")
 _KEYS = ("title", "about", "base", "points", "axes", "reference", "target", "plot")
 
 
@@ -119,7 +119,7 @@ def _grid(parts: dict[str, YamlValue], data_path: str) -> RunGrid:
     for axis in axes.values():
         axis.items()  # a single text would be no list
     return RunGrid(
-        defaults=default_run_config(),
+        defaults=DEFAULTS,
         base=base,
         points={name: value.mapping() for name, value in points.items()},
         axes={name: value.distinct() for name, value in ordered},

@@ -27,7 +27,6 @@ _COLORS = (
 _STYLES = ("-", "--", ":", "-.")
 _LABELS = {
     "accuracy": "accuracy",
-    "best_accuracy": "best on test images",
     "closed_form_accuracy": "before fine-tuning",
     "probe_accuracy": "ridge on its features",
 }

@@ -27,7 +27,6 @@ def _mean(form: Callable[[float], str]) -> Callable[[Sequence[float]], str]:
 # Heading, key of the summary, how to write its values; empty columns are left out.
 _COLUMNS: tuple[tuple[str, str, Callable[[Sequence[float]], str]], ...] = (
     ("accuracy (%)", "accuracy", percent),
-    ("best on test images (%)", "best_accuracy", percent),
     ("before fine-tuning (%)", "closed_form_accuracy", percent),
     ("ridge on its features (%)", "probe_accuracy", percent),
     ("lambda", "ridge_lambda", _mean("{:.4g}".format)),

@@ -13,11 +13,10 @@ import sys
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from fed3r_app.client_app import app
-from simulation.engines.inline import default_run_config
-from pathlib import Path
+from fed3r_app.config import DEFAULTS
 
 TaskIdentity.run_id = TaskIdentity.node_id = TaskIdentity.task_id = 1
-run_config = default_run_config(Path("pyproject.toml"))
+run_config = dict(DEFAULTS)
 node_config = {"partition-id": 3, "num-partitions": 5}
 context = Context(1, 7, node_config, RecordDict(), run_config)
 request = RecordDict({"config": ConfigRecord({"moments": False})})

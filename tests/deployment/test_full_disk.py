@@ -18,12 +18,13 @@ import json, resource, sys
 from pathlib import Path
 from fed3r_app.client_app import app as client_app
 from fed3r_app.server_app import app as server_app
-from simulation.engines.inline import default_run_config, run_inline
+from fed3r_app.config import DEFAULTS
+from simulation.engines.inline import run_inline
 
 limit, settings = int(sys.argv[1]), json.loads(sys.argv[2])
 if limit:
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-config = default_run_config(Path("pyproject.toml"))
+config = dict(DEFAULTS)
 run_inline(server_app, client_app, 3, config | settings)
 """
 SETTINGS = {

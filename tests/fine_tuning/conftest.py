@@ -13,12 +13,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
 from fed3r_app.client_app import app as client_app
+from fed3r_app.config import DEFAULTS
 from fed3r_app.data import load_dataset
 from fed3r_app.runs.model_file import load_model
 from fed3r_app.server_app import main
-from simulation.engines.inline import InlineGrid, default_run_config
+from simulation.engines.inline import InlineGrid
 
-DEFAULTS = default_run_config(Path(__file__).parents[2] / "pyproject.toml")
 RUN = 1
 # Features that cost nothing: 64 pixels of a digit.
 PIXELS = {"dataset": "digits", "backbone": "pixels", "image-size": 8}

@@ -1,13 +1,8 @@
 """Settings of the fine-tuning that contradict each other, and their sentences."""
 
-from pathlib import Path
-
 import pytest
 
-from fed3r_app.config import Config
-from simulation.engines.inline import default_run_config
-
-DEFAULTS = default_run_config(Path(__file__).parents[2] / "pyproject.toml")
+from fed3r_app.config import DEFAULTS, Config
 
 
 def read(**changes):

@@ -1,7 +1,6 @@
 """The whole app in this process, on nodes that hold images of their own."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +10,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from PIL import Image
 
 from fed3r_app.client_app import app as client_app
+from fed3r_app.config import DEFAULTS
 from fed3r_app.core import RidgeStatistics, solve_ridge
 from fed3r_app.runs.model_file import load_model
 from fed3r_app.server_app import main
-from simulation.engines.inline import InlineGrid, default_run_config
+from simulation.engines.inline import InlineGrid
 
-DEFAULTS = default_run_config(Path(__file__).parents[2] / "pyproject.toml")
 SIZE, LAM = 8, 0.5
 EXACT = {
     "dataset": "local",

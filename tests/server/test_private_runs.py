@@ -1,8 +1,6 @@
 """Differential privacy through the whole app: useful, and no more told than that."""
 
 import json
-import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ from flwr.app import Context, RecordDict
 
 from fed3r_app import cli
 from fed3r_app.client_app import app as client_app
-from fed3r_app.config import Config
+from fed3r_app.config import DEFAULTS, Config
 from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset
 from fed3r_app.features.backbone import load_backbone
@@ -21,8 +19,6 @@ from fed3r_app.runs.model_file import load_model
 from fed3r_app.runs.snapshots import load_snapshot
 from fed3r_app.server_app import RunError, main
 
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-DEFAULTS = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
 PRIVATE = {
     "backbone": "pixels",
     "image-size": 8,

@@ -4,8 +4,6 @@ Each ends in the right classifier or in a sentence, never in a wrong classifier.
 """
 
 import json
-import tomllib
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from flwr.app import Context, RecordDict
 from PIL import Image
 
 from fed3r_app.client_app import app as client_app
+from fed3r_app.config import DEFAULTS
 from fed3r_app.core import RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.features.backbone import load_backbone
@@ -23,8 +22,6 @@ from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.model_file import load_model
 from fed3r_app.server_app import RunError, main
 
-PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
-DEFAULTS = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
 SIZE, LAM = 8, 0.5
 # As exact as can be, so that a tolerance says something.
 EXACT = {

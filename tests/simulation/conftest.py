@@ -5,7 +5,8 @@ import textwrap
 import pytest
 
 from fed3r_app import client_app, server_app
-from simulation.engines.inline import default_run_config, run_inline
+from fed3r_app.config import DEFAULTS
+from simulation.engines.inline import run_inline
 
 SMALL = """\
 title: small
@@ -36,7 +37,7 @@ def run_app(tmp_path, monkeypatch):
     monkeypatch.setenv("FED3R_CACHE_DIR", str(tmp_path / "cache"))
 
     def run(name, num_clients, **settings):
-        config = default_run_config() | {"output-dir": str(tmp_path), "run-name": name}
+        config = DEFAULTS | {"output-dir": str(tmp_path), "run-name": name}
         config |= {key.replace("_", "-"): value for key, value in settings.items()}
         run_inline(server_app.app, client_app.app, num_clients, config)
         return tmp_path / name

@@ -10,6 +10,7 @@ from flwr.app import Context, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fed3r_app.client_app import app as client_app
+from fed3r_app.config import DEFAULTS
 from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.features.backbone import load_backbone
@@ -20,9 +21,8 @@ from fed3r_app.runs.ledger import Ledger
 from fed3r_app.runs.model_file import load_model
 from fed3r_app.runs.snapshots import load_snapshot
 from fed3r_app.server_app import main
-from simulation.engines.inline import InlineGrid, default_run_config
+from simulation.engines.inline import InlineGrid
 
-DEFAULTS = default_run_config(Path(__file__).parents[3] / "pyproject.toml")
 SIZE, LAM = 8, 0.5
 UNHEARD = "unheard"
 SETTINGS = {

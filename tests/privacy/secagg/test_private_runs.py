@@ -1,19 +1,16 @@
 """Distributed differential privacy: the clients' noise is in every sum that is seen."""
 
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
-from fed3r_app.config import Config
+from fed3r_app.config import DEFAULTS, Config
 from fed3r_app.core import FeatureMap
 from fed3r_app.errors import RunError
 from fed3r_app.privacy.gaussian import PrivacyBudget
 from fed3r_app.privacy.release import DistributedNoise
-from simulation.engines.inline import default_run_config
 
-DEFAULTS = default_run_config(Path(__file__).parents[3] / "pyproject.toml")
 PRIVATE = {"dp_epsilon": 1.0, "dp_mode": "distributed", "ridge_lambda": "auto"}
 MAP = FeatureMap(64, norm=1.0)
 SIGMA = PrivacyBudget(1.0, 1e-5).distributed_sigma()

@@ -54,13 +54,6 @@ def test_a_table_says_of_how_many_seeds_its_means_are():
     assert parts.rows == [("fast", "2", "70.00 ± 14.14"), ("slow", "1", "70.00")]
 
 
-def test_the_best_round_is_said_to_be_chosen_by_the_test_images():
-    each = FAST[0]
-    tuned = Finished(each.run, {"best_accuracy": 0.9}, each.metrics)
-    columns = outcome_table(Results(None, [tuned], [], None)).columns
-    assert columns == ("", "best on test images (%)")
-
-
 def test_a_curve_begins_where_all_its_runs_were_measured():
     assert average(SLOW).rounds.tolist() == [20]
     assert average([finished("blind", 0, (1, None, 1, 1, 1.0))]) is None

@@ -31,29 +31,6 @@ def test_every_preset_has_a_digits_version_which_needs_no_data():
         read_experiment(PRESETS[f"{stem}-digits"])
 
 
-README = (FOLDER.parent / "README.md").read_text()
-
-
-def test_the_example_of_the_readme_is_an_experiment(tmp_path):
-    (tmp_path / "x.yaml").write_text(re.search(r"```yaml\n(.+?)```", README, re.S)[1])
-    (experiment,) = load(str(tmp_path / "x.yaml"))
-    assert len(experiment.runs) == 18
-
-
-@pytest.mark.parametrize(
-    "names", re.findall(r"experiments run (.+?)(?: --|  |$)", README)
-)
-def test_every_experiment_that_the_readme_runs_exists(names):
-    for name in names.split():
-        if name not in ("EXPERIMENT", "experiments/x.yaml"):
-            assert find(name.strip("'"))
-
-
-def test_the_readme_lists_every_preset():
-    rows = re.findall(r"^\| `([a-z-]+)` \| .+ \| (?:yes|no) \|", README, re.MULTILINE)
-    assert sorted(rows) == sorted(file.stem for file in FOLDER.glob("*.yaml"))
-
-
 def test_a_grid_is_the_product_of_its_axes(write_experiment):
     path = write_experiment(
         """
