@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from fed3r_app.cli import main
-from fed3r_app.core import FeatureMap
+from fed3r_app.core import Classifier, FeatureMap
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.runs.curves import plot_curves
@@ -44,8 +44,7 @@ def save_run(folder, name="a", accuracy=0.96, **changes):
     W[-1, 0] = 0.5  # dark: always a half
     W[-1, 2] = 9.0  # would always win, but nobody had any
     model = {
-        "W": W,
-        "present": torch.tensor([True, True, False]),
+        "classifier": Classifier(W, torch.tensor([True, True, False])),
         "class_names": ("dark", "bright", "unseen"),
         "method": "fed3r",
         "ridge_lambda": 0.01,

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from fed3r_app.core import FeatureMap, predict
+from fed3r_app.core import Classifier, FeatureMap, predict
 from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.runs.model_file import SavedModel, load_model, save_model
 
@@ -15,10 +15,13 @@ GENERATOR = torch.Generator().manual_seed(0)
 Z = torch.randn(10, D, generator=GENERATOR)
 
 
-def make_model(**changes):
+def make_model(W=None, present=None, bias=None, **changes):
+    if W is None:
+        W = torch.randn(D, C, generator=GENERATOR, dtype=torch.float64)
+    if present is None:
+        present = torch.tensor([True, False, True])
     values = {
-        "W": torch.randn(D, C, generator=GENERATOR, dtype=torch.float64),
-        "present": torch.tensor([True, False, True]),
+        "classifier": Classifier(W, present, bias),
         "class_names": ("cat", "dog", "Ölkanne"),
         "method": "fed3r",
         "ridge_lambda": 0.1 + 0.2,
@@ -34,6 +37,7 @@ def rows(number):
 
 MODELS = {
     "plain": make_model(),
+    "bias": make_model(bias=torch.tensor([0.0, -1.0, 2.0], dtype=torch.float64)),
     "float32": make_model(W=rows(D).float()),
     "class means": make_model(method="fedncm", ridge_lambda=None),
     "intercept": make_model(W=rows(D + 1), feature_map=FeatureMap(D, intercept=True)),
@@ -56,10 +60,15 @@ def path(tmp_path):
 def assert_same(one, other):
     for field in fields(SavedModel):
         mine, theirs = getattr(one, field.name), getattr(other, field.name)
-        if isinstance(mine, torch.Tensor):
-            assert mine.dtype == theirs.dtype and torch.equal(mine, theirs)
+        assert field.name == "classifier" or mine == theirs
+        assert type(mine) is type(theirs)
+    for field in fields(Classifier):
+        mine = getattr(one.classifier, field.name)
+        theirs = getattr(other.classifier, field.name)
+        if mine is None:
+            assert theirs is None
         else:
-            assert mine == theirs and type(mine) is type(theirs)
+            assert mine.dtype == theirs.dtype and torch.equal(mine, theirs)
 
 
 def test_save_then_load_is_the_identity(path, model):
@@ -70,6 +79,11 @@ def test_save_then_load_is_the_identity(path, model):
 
 
 def test_scores_are_those_of_the_mapped_features(model):
+    if model.classifier.bias is not None:
+        plain = replace(model, classifier=Classifier(model.W, model.present))
+        added = model.scores(Z) - plain.scores(Z)
+        assert torch.allclose(added[:, 2], model.classifier.bias[2])
+        return
     mapped = model.feature_map(Z).to(model.W.dtype)
     assert torch.equal(
         model.scores(Z).argmax(dim=1), predict(mapped, model.W, model.present)
@@ -97,7 +111,7 @@ def test_features_of_another_backbone_are_refused():
 )
 def test_parts_that_do_not_fit_together_are_refused(changes):
     with pytest.raises(ValueError, match=f"{next(iter(changes))} must"):
-        replace(make_model(), **changes)
+        make_model(**changes)
 
 
 def test_damage_is_never_taken_for_a_model(path):
