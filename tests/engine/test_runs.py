@@ -26,6 +26,7 @@ FILES = {
     "model.safetensors",
     "statistics.safetensors",
     "ledger.jsonl",
+    ".lock",
 }
 SUMMARY_KEYS = {
     "method",

@@ -173,7 +173,7 @@ def test_values_are_written_as_any_json_reader_takes_them(run):
     expected = {"format": 2, "nan": None, "infinity": [None], "numpy": 0.5, "torch": 3}
     expected |= {"path": "x", "tuple": ["ä", None, True]}
     assert json.loads(text, parse_constant=refuse) == expected
-    assert run.read_summary() == expected
+    assert {"format": 2, **run.read_summary()} == expected
 
 
 def test_a_missing_summary_says_what_may_have_happened(run):

@@ -205,7 +205,7 @@ def test_a_run_goes_on_with_the_same_settings_only():
     check_settings(snapshot.settings, dict(reversed(SETTINGS.items())))
     with pytest.raises(ValueError, match=r"rf-dim must be 0, as in .* got 5000"):
         check_settings(snapshot.settings, {**SETTINGS, "rf-dim": 5000})
-    with pytest.raises(ValueError, match=r"extra must be None .* got 1"):
+    with pytest.raises(ValueError, match=r"extra must be None, .* got 1"):
         check_settings(snapshot.settings, {**SETTINGS, "extra": 1})
 
 
