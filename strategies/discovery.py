@@ -1,4 +1,4 @@
-"""Who takes part: the first exchange, which tells clients from nodes.
+"""Which clients take part: the first exchange, which finds the client of each node.
 
 Node ids are random for each run. A client's own id is what a seed, a snapshot and a
 person can hold on to.
@@ -33,7 +33,7 @@ class ClientRegistry:
     nodes : dict
         The node of each client.
     class_names : dict
-        The classes that each client whose images are its own has told of.
+        The classes that each client whose images are its own has announced.
     num_test_images : dict
         How many test images such a client holds.
     refused : dict
@@ -42,7 +42,7 @@ class ClientRegistry:
         Into how many parts the clients' one data set is split; 0 where each has its
         own images.
     moments : FeatureMoments or None
-        The sum of what the clients told of their features.
+        The sum of the clients' feature moments.
     upload_bytes, download_bytes : int
         What the first exchange has cost.
     """
@@ -159,7 +159,7 @@ class ClientDiscovery:
             Number of clients to expect; 0 takes what the clients say,
             ``num-partitions``, and where they can't know, all that are connected.
         with_moments : bool
-            Also ask for the sums from which the kernel width is chosen.
+            Also ask for the moments from which the kernel width is chosen.
         """
         registry, expected = self.registry, wait_for
 

@@ -207,7 +207,7 @@ class Fed3R(Strategy):
     ) -> Result:
         """Run rounds until every client is counted or given up; return the classifier.
 
-        Flower's own ``start`` runs a number of rounds known beforehand; here it depends
+        Flower's own ``start`` runs a number of rounds given in advance; here it depends
         on who fails. ``num_rounds`` is not used.
         """
         result, config = Result(arrays=initial_arrays), train_config or ConfigRecord()

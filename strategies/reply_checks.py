@@ -73,7 +73,7 @@ def _layout(arrays: Named) -> Layout:
 
 
 def keep_averaged_metrics(reply: Message) -> None:
-    """Keep the metrics that are averaged: Flower wants the same from everybody."""
+    """Keep the metrics that are averaged: Flower wants the same from all."""
     metrics = reply.content.metric_records[METRICS]
     kept = {key: metrics[key] for key in (NUM_EXAMPLES, LOSS)}
     reply.content[METRICS] = MetricRecord(kept)

@@ -1,4 +1,4 @@
-"""Which clients are asked in which round: seeded, and nobody counted twice."""
+"""Which clients are asked in which round: seeded, and each counted once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class CohortSampler:
     """Draws the clients of each round until all are counted or given up.
 
     Without replacement the clients are dealt once, ``per_round`` at a time: exactly
-    ceil(K / per_round) rounds if nobody fails. With replacement each round draws
+    ceil(K / per_round) rounds if no client fails. With replacement each round draws
     ``per_round`` distinct ones of all, and those counted before are not asked again.
     A client that failed is asked in a later round, ``max_retries`` times at most.
 
@@ -34,7 +34,7 @@ class CohortSampler:
     counted : Collection[str]
         Clients counted before, by an earlier part of the run.
     rounds : int
-        Rounds of that earlier part: the draws go on where it stopped.
+        Rounds of that earlier part: the draws continue where it stopped.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class CohortSampler:
         )
         self._open = set(self._queue)  # neither counted nor given up
         # More are counted than whole rounds can have brought: one was interrupted, and
-        # goes on with the rest of its clients.
+        # continues with the rest of its clients.
         begun = len(self.counted) - rounds * self._per_round
         self._rest = self._per_round - begun if 0 < begun < self._per_round else 0
         for _ in range(rounds if with_replacement else 0):
@@ -83,12 +83,12 @@ class CohortSampler:
 
     @property
     def done(self) -> bool:
-        """Whether there is nobody left to ask."""
+        """Whether no client is left to ask."""
         return self.out_of_rounds or not self._open
 
     @property
     def rounds_ahead(self) -> int:
-        """How many rounds it takes from here if nobody fails; with replacement, about.
+        """How many rounds it takes from here if no client fails; with replacement, about.
 
         The last of m clients to be drawn takes K / kappa (1 + 1/2 + … + 1/m) rounds.
         """
@@ -119,7 +119,7 @@ class CohortSampler:
                 self._queue.append(client)
 
     def close(self) -> None:
-        """Ask nobody any more: who is missing stays so."""
+        """Ask no client any more: those missing stay so."""
         self._open.clear()
         self._queue.clear()
 

@@ -1,4 +1,4 @@
-"""Fed3R and FedNCM whose server learns sums over groups of clients, nothing else."""
+"""Fed3R under secure aggregation: the server learns sums over groups of clients."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ class SecureAggregation(Fed3R):
     """Fed3R whose round is four exchanges with groups of clients.
 
     A group of which too few stay is given up, and its members are asked again in
-    another group with other keys; but whoever has answered the last request in vain
-    is lost, because it answers that once only, and so is whoever is in a sum that was
-    seen and refused: nobody is in two sums that were seen.
+    another group with other keys. But a client that has answered the last request in
+    vain is lost, because it answers that once only, and so is a client in a sum that
+    was seen and refused: no client is in two sums that were seen.
 
     Parameters
     ----------
@@ -218,12 +218,12 @@ class SecureAggregation(Fed3R):
         self._fail(LedgerEntry(client, FAILED, reason=reason))
 
     def _enough(self, stage: _Stage, group: Group) -> bool:
-        """Return whether a group goes on; else see to its members."""
+        """Return whether a group continues; else give it up."""
         try:
             group.check_enough(stage.done(group), stage.what)
         except GroupFailed as failure:
             faithful = set(stage.done(group)) - group.answers.keys()
-            # Late answers could unmask this sum yet: whoever adds noise is in one.
+            # Late answers could unmask this sum yet: a client that adds noise is in one.
             in_doubt = self.accumulator.noise and stage is _STAGES[-1]
             lost = group.survivors if in_doubt else group.answers
             self._abandon(group, str(failure), lost=lost, excused=faithful)
@@ -265,7 +265,7 @@ class SecureAggregation(Fed3R):
             return round_counts(integers, self._encoding.bits).statistics(
                 self._encoding
             )
-        # What can be said of a sum: nobody's own part is known.
+        # What can be checked of a sum: no client's own part is known.
         integers.check_within(self._encoding)
         stats = integers.statistics(self._encoding)
         check_contribution(self._encoding.scaled(stats), self.accumulator.limits)

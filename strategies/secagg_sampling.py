@@ -50,12 +50,12 @@ class GroupSampler(CohortSampler):
 
     @property
     def rounds_ahead(self) -> int:
-        """How many rounds it takes from here if nobody fails."""
+        """How many rounds it takes from here if no client fails."""
         number = len(group_sizes(len(self._queue), self._group_size))
         return -(-number // (self._groups_per_round or max(number, 1)))
 
     def refund_attempt(self, client: str, reason: str) -> None:
-        """Note that a client's group failed through no fault of its own."""
+        """Give a client its attempt back: its group failed, not the client."""
         self.fail(client, reason)
         self._attempts[client] -= 1
 

@@ -1,7 +1,7 @@
 """Rounds of training with Flower's own averaging.
 
 Flower's strategies sample from all nodes with the global random numbers, pass a round
-in which everybody failed, and average whatever they are sent. What is added here
+in which every client failed, and average whatever they are sent. What is added here
 stands around them: this round's nodes are offered and no others, running statistics
 are averaged apart, and a round without a valid reply is an error.
 """
@@ -188,7 +188,7 @@ class TrainingRounds:
         for node, client in nodes.items():
             if node not in good and client not in self._failures:
                 self._fail(client, "no reply")
-        # The order of arrival must not show in the sums.
+        # The order of arrival must not show in the mean.
         return [good[node] for node in nodes if node in good], up
 
     def _warn_of_lost_state(self, node: int, client: str, reply: Message) -> None:

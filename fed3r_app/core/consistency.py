@@ -5,7 +5,7 @@ With n_c samples of class c, the scatter within the classes is a sum of squares:
     M = A - b diag(1/n_c) b' = sum_c sum_{i in c} (z_i - m_c)(z_i - m_c)'  >=  0
 
 and every bound on a sample's features gives one on their sums. Statistics that fail
-are those of no samples. Those that pass may still be invented: nobody can tell.
+are those of no samples. Those that pass may still be invented: no check can find that.
 
 What honest clients send is rounded, so each rule holds up to a slack. With unit
 roundoff u of what travelled, a column R_j of a factor is off by u ||R_j|| at most and

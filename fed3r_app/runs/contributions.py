@@ -60,7 +60,7 @@ def load_contribution(
     client, digest : str
         Which one.
     class_names : sequence of str
-        The label space of the sums it is part of.
+        The label space of the statistics it is part of.
     """
     path = contribution_path(folder, client, digest)
     if not path.is_file():

@@ -117,12 +117,12 @@ class RunDirectory:
 
     @property
     def statistics_path(self) -> Path:
-        """The sums so far."""
+        """The statistics so far."""
         return self.path / "statistics.safetensors"
 
     @property
     def earlier_statistics_path(self) -> Path:
-        """The sums before those, for the case that the disk damages the last."""
+        """The statistics before those, for the case that the disk damages the last."""
         return self.path / "statistics.earlier.safetensors"
 
     @property
@@ -200,7 +200,7 @@ class RunDirectory:
         return split_header(self.metrics_path, read_lines(self.metrics_path))[1]
 
     def drop_metrics_after(self, last_round: int) -> None:
-        """Keep the metrics up to a round: those of a run that goes on from there."""
+        """Keep the metrics up to a round: those of a run that is resumed from there."""
         first, lines = split_header(self.metrics_path, read_lines(self.metrics_path))
         kept = [v for v in lines if cast(float, v.get("round", 0)) <= last_round]
         text = "".join(map(line_of, first + kept))
@@ -248,7 +248,7 @@ class RunDirectory:
 def _check_run_name(run_name: str, resume: bool) -> None:
     if resume and not run_name:
         raise ValueError(
-            "run-name must name the run to go on with when resume = true, got ''."
+            "run-name must name the run to resume when resume = true, got ''."
         )
     if run_name == LATEST or (run_name and not re.fullmatch(r"\w[^/\\\0]*", run_name)):
         raise ValueError(

@@ -1,7 +1,7 @@
 """The audit trail of a run: who sent what when, and what became of it.
 
 A file of JSON lines that is only appended to. It holds names, digests, numbers of
-images and reasons: no image, no feature, no sum. What is in the sums is for the
+images and reasons: no image, no feature, no sum. What is in the statistics is for the
 snapshot to say; where the two differ, a line is added here, never anything there.
 """
 
@@ -16,14 +16,14 @@ from pathlib import Path
 from fed3r_app.files import append_line, read_lines
 from fed3r_app.runs.formats import header, split_header
 
-ACCEPTED = "accepted"  # its statistics went into the sums
+ACCEPTED = "accepted"  # its statistics went into the statistics
 REPLACED = "replaced"  # they went in, and its earlier ones went out
-REPEATED = "repeated"  # they are in the sums already: ignored
+REPEATED = "repeated"  # they are in the statistics already: ignored
 REFUSED = "refused"  # they may not go in
 FAILED = "failed"  # it sent none, but an error
-FORGOTTEN = "forgotten"  # they were taken out of the sums, for good
+FORGOTTEN = "forgotten"  # they were taken out of the statistics, for good
 READMITTED = "readmitted"  # who was forgotten may be asked again
-LOST = "lost"  # accepted, but the run was stopped before the sums were saved
+LOST = "lost"  # accepted, but the run was stopped before the statistics were saved
 FOUND = "found"  # in the saved sums, though nothing here says so
 _IN, _OUT = (ACCEPTED, REPLACED, FOUND), (FORGOTTEN, LOST)
 _LONGEST_REASON = 500
@@ -98,7 +98,7 @@ class Ledger:
             reason = str(error).rstrip(".")
             raise ValueError(
                 f"{self._path} must be the ledger of a run, got: {reason}. If the file "
-                "is damaged, move it away: the sums say who is counted."
+                "is damaged, move it away: the statistics say who is counted."
             ) from None
 
     def reconcile(self, contributions: Mapping[str, str], forgotten: set[str]) -> None:
@@ -126,7 +126,7 @@ class Ledger:
 
 
 def standing_entries(entries: Iterable[LedgerEntry]) -> dict[str, LedgerEntry]:
-    """Return the entry of each client that is in the sums, after all of them."""
+    """Return the entry of each client that is in the statistics, after all of them."""
     standing: dict[str, LedgerEntry] = {}
     for entry in entries:
         if entry.outcome in _IN:

@@ -1,4 +1,4 @@
-"""What a run leaves behind while it goes on: its costs, metrics and log lines."""
+"""What a run leaves behind on its way: its costs, metrics and log lines."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Recorder:
         self._download_bytes = int(progress.get("download_bytes", 0))
         self._paper_upload_bytes = int(progress.get("paper_upload_bytes", 0))
         self._paper_download_bytes = int(progress.get("paper_download_bytes", 0))
-        # A mean over the clients of then: the sum stays, whoever has come since.
+        # A mean over the clients of then: the sum stays, however many have come since.
         clients_then = progress.get("clients", num_clients)
         flops_then = float(progress.get("flops_per_client", 0.0))
         self._flops = flops_then * (clients_then / num_clients)
@@ -85,7 +85,7 @@ class Recorder:
         }
 
     def progress(self) -> Progress:
-        """Return what a resumed run goes on from."""
+        """Return what a resumed run starts from."""
         return {
             "rounds": self.rounds,
             "clients": self._num_clients,

@@ -1,4 +1,4 @@
-"""A run that is over, worked on later: its sums changed, its classifier solved anew.
+"""A finished run, worked on later: its statistics changed, its classifier solved anew.
 
 No client is asked here. What others must not do meanwhile, the lock of the directory
 prevents; a crash between two files is found by `fed3r audit`, and mended by the same
@@ -36,7 +36,7 @@ from fed3r_app.runs.state import RunState
 
 
 class SavedRun:
-    """The sums of a run, and what follows from them.
+    """The statistics of a run, and what follows from them.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class SavedRun:
     config : Config
         The settings it was begun with.
     snapshot : Snapshot
-        Its sums.
+        Its statistics.
     """
 
     def __init__(self, directory: RunDirectory) -> None:
@@ -56,7 +56,7 @@ class SavedRun:
         self.config = Config.from_run_config(directory.read_config())
         if not directory.statistics_path.is_file():
             raise FileNotFoundError(
-                f"{directory.path} must hold the sums of a run, got no "
+                f"{directory.path} must hold the statistics of a run, got no "
                 f"{directory.statistics_path.name} there. Did it count anybody?"
             )
         self.snapshot: Snapshot = load_snapshot(directory.statistics_path)
@@ -64,14 +64,14 @@ class SavedRun:
 
     @property
     def feature_map(self) -> FeatureMap:
-        """The map that the features of the sums were made with."""
+        """The map that the features of the statistics were made with."""
         settings: Mapping[str, object] = self.snapshot.settings
         names = [field.name for field in fields(FeatureMap)]
         return FeatureMap(**{name: settings[name] for name in names})  # type: ignore[arg-type]
 
     @property
     def backbone(self) -> BackboneSpec:
-        """The backbone that the features of the sums were made with."""
+        """The backbone that the features of the statistics were made with."""
         settings = self.snapshot.settings
         return BackboneSpec.of_fingerprint(settings, self.config.weights)
 
@@ -80,8 +80,8 @@ class SavedRun:
         if self.config.dp_epsilon:
             raise ValueError(
                 f"{self.directory.path} must be a run without differential privacy, "
-                f"got dp-epsilon = {self.config.dp_epsilon:g}: its sums were released "
-                "once, with noise."
+                f"got dp-epsilon = {self.config.dp_epsilon:g}: its statistics were "
+                "released once, with noise."
             )
         self.check_is_closed_form()
 
@@ -99,7 +99,7 @@ class SavedRun:
             )
 
     def check_counts(self, client: str) -> None:
-        """Raise unless a client is in the sums, and can be told from the others."""
+        """Raise unless a client is in the statistics, and its part is known."""
         if self.config.privacy == SECAGG:
             raise ValueError(
                 f"{self.directory.path} must be a run without secure aggregation, got "
@@ -109,12 +109,12 @@ class SavedRun:
             clients = list(self.snapshot.contributions)
             named = ", ".join(clients[:10]) + (", …" if len(clients) > 10 else "")
             raise ValueError(
-                f"CLIENT must be one of those in the sums ({named or 'nobody'}), got "
+                f"CLIENT must be one of those in the statistics ({named or 'none'}), got "
                 f"{client!r}."
             )
 
     def forget(self, client: str, contribution: Contribution) -> None:
-        """Take a client out of the sums, exactly and for good."""
+        """Take a client out of the statistics, exactly and for good."""
         digest = self.snapshot.contributions[client]
         rest = {c: d for c, d in self.snapshot.contributions.items() if c != client}
         without = self.snapshot.statistics - contribution.statistics()
@@ -131,7 +131,7 @@ class SavedRun:
     def replace(
         self, client: str, old: Contribution, new: Contribution, digest: str
     ) -> None:
-        """Put another contribution of a client in the place of the one in the sums.
+        """Put another contribution of a client in the place of the one in the statistics.
 
         The new one must have been kept already, where contributions are.
         """
@@ -145,7 +145,7 @@ class SavedRun:
         )
 
     def solve(self, ridge_lambda: float | str) -> SavedModel:
-        """Return the classifier of the sums; "auto" chooses lambda from them."""
+        """Return the classifier of the statistics; "auto" chooses lambda from them."""
         config, device = self.config, resolve_device(self.config.device)
         stats = self.snapshot.statistics.to(device)
         if not stats.n:
@@ -223,7 +223,7 @@ class SavedRun:
             | {
                 **dict.fromkeys(METRICS),
                 **(metrics.values() if metrics else {}),
-                "client_accuracy": None,  # nobody was asked
+                "client_accuracy": None,  # no client was asked
                 "clients": len(snapshot.contributions) + len(still_missing),
                 "clients_counted": len(snapshot.contributions),
                 "missing_clients": still_missing,

@@ -34,14 +34,14 @@ class Snapshot:
     contributions : dict
         Digest of the contribution of each client that is in it, by client id.
     settings : dict
-        What the sums depend on: backbone, feature map, classes … A run that goes on
-        from here must have the same.
+        What the statistics depend on: backbone, feature map, classes … A run that is
+        resumed from here must have the same.
     progress : dict
         Rounds, bytes and seconds so far.
     class_names : tuple of str
         Names of the C classes.
     forgotten : tuple of str
-        Clients that were taken out of the sums and are not to be asked again.
+        Clients that were taken out of the statistics and are not to be asked again.
     """
 
     statistics: RidgeStatistics
@@ -59,7 +59,7 @@ class Snapshot:
             )
         if both := self.contributions.keys() & set(self.forgotten):
             raise ValueError(
-                f"A client must be in the sums or forgotten, got both for {min(both)}."
+                f"A client must be in the statistics or forgotten, got both for {min(both)}."
             )
 
     def relabelled(self, class_names: Sequence[str]) -> Snapshot:
@@ -69,7 +69,7 @@ class Snapshot:
         places = {name: place for place, name in enumerate(class_names)}
         if unknown := [name for name in self.class_names if name not in places]:
             raise ValueError(
-                f"The classes of the run must include {unknown[0]!r}, as in the sums "
+                f"The classes of the run must include {unknown[0]!r}, as in the statistics "
                 f"saved before, got {len(places)} classes without it."
             )
         moved = {c: places[name] for c, name in enumerate(self.class_names)}
@@ -80,7 +80,7 @@ class Snapshot:
 def check_settings(
     earlier: Mapping[str, Setting], settings: Mapping[str, Setting]
 ) -> None:
-    """Raise unless a run with these settings may go on from an earlier one."""
+    """Raise unless a run with these settings may resume an earlier one."""
     for key in sorted(earlier.keys() | settings.keys()):
         then, now = earlier.get(key), settings.get(key)
         if then != now:
@@ -137,7 +137,7 @@ class Checkpoint:
     optimizer : dict
         The server's momentum or control variate.
     settings : dict
-        What must be the same in a run that goes on from here.
+        What must be the same in a run that is resumed from here.
     numbers : dict
         Rounds trained, temperature, last accuracy.
     progress : dict

@@ -1,7 +1,7 @@
 """What a run has saved: the snapshot, the ledger, the contributions it keeps.
 
 The snapshot is the truth. The ledger is written before it, so that nothing is ever in
-the sums that is not in the ledger; the other way round, `load` sets it right.
+the statistics that is not in the ledger; the other way round, `load` sets it right.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RunState:
         """Return the last snapshot that is whole, and clear up after a crash.
 
         Clients that were accepted after it was written are not in it: they are to be
-        asked again, and the ledger is told so. None where there is no snapshot.
+        asked again, and the ledger records that. None where there is no snapshot.
         """
         entries = self.ledger.entries()
         snapshot = self._load_whole()
@@ -96,7 +96,7 @@ class RunState:
             save_contribution(folder, client, digest, record, class_names)
 
     def kept(self, snapshot: Snapshot, client: str) -> Contribution | None:
-        """Return the contribution of a client in the sums, where it was kept."""
+        """Return the contribution of a client in the statistics, where it was kept."""
         return load_contribution(
             self._directory.contributions_path,
             client,
@@ -105,7 +105,7 @@ class RunState:
         )
 
     def save(self, snapshot: Snapshot) -> None:
-        """Save the sums; those saved before stay at hand."""
+        """Save the statistics; those saved before stay at hand."""
         self.ledger.sync()
         path = self._directory.statistics_path
         try:
@@ -114,13 +114,13 @@ class RunState:
             save_snapshot(path, snapshot)
         except OSError as error:
             raise OSError(
-                f"The sums must be saved in {path}, but: {error.strerror or error}. "
-                "What was saved before is whole: make room, and go on with resume=true."
+                f"The statistics must be saved in {path}, but: {error.strerror or error}. "
+                "What was saved before is whole: make room, and resume with resume=true."
             ) from error
 
     def save_without(self, snapshot: Snapshot, entry: LedgerEntry) -> None:
-        """Save sums from which something was taken out, and leave no trace of it."""
-        # First, so that no crash leaves sums that still hold it.
+        """Save statistics from which something was taken out, and leave no trace of it."""
+        # First, so that no crash leaves statistics that still hold it.
         self._directory.earlier_statistics_path.unlink(missing_ok=True)
         save_snapshot(self._directory.statistics_path, snapshot)
         self.ledger.append(entry)
@@ -144,7 +144,7 @@ def readmit(state: RunState, snapshot: Snapshot, client: str) -> Snapshot:
     if client not in snapshot.forgotten:
         raise ValueError(
             f"A client to admit again must have been forgotten, got {client!r}. "
-            f"Forgotten: {', '.join(snapshot.forgotten) or 'nobody'}."
+            f"Forgotten: {', '.join(snapshot.forgotten) or 'none'}."
         )
     rest = tuple(other for other in snapshot.forgotten if other != client)
     changed = replace(snapshot, forgotten=rest)

@@ -84,11 +84,11 @@ def _replace(context: RunContext, run: SavedRun, client: str) -> None:
 
 
 def _check_same(run: SavedRun, client: str, digest: str) -> None:
-    """Raise unless a client has sent again what is in the sums."""
+    """Raise unless a client has sent again what is in the statistics."""
     counted = run.snapshot.contributions[client]
     if digest == counted:
         return
-    reason = "to be forgotten, it must send what is in the sums"
+    reason = "to be forgotten, it must send what is in the statistics"
     run.state.ledger.append(LedgerEntry(client, REFUSED, digest, reason=reason))
     raise RunError(
         f"Client {client} must have the data and settings it had (digest "

@@ -103,9 +103,9 @@ def _read_moments(content: RecordDict, config: ConfigRecord) -> FeatureMoments |
 
 
 def with_labels(config: ConfigRecord, labels: Sequence[str]) -> ConfigRecord:
-    """Return a request's config that also tells the label space; () tells none."""
-    told = {LABELS: list(labels)} if labels else {}
-    return ConfigRecord({**dict(config.items()), **told})
+    """Return a request's config with the label space in it; () for none."""
+    added = {LABELS: list(labels)} if labels else {}
+    return ConfigRecord({**dict(config.items()), **added})
 
 
 def read_labels(config: ConfigRecord) -> tuple[str, ...] | None:

@@ -112,7 +112,7 @@ class Header:
 def name_arrays(arrays: Sequence[AnyArray]) -> ArrayRecord:
     """Return the record of statistics arrays that come as a list.
 
-    A NumPyClient returns a list; the header at its front tells the names.
+    A NumPyClient returns a list; the header at its front gives the names.
     """
     if not arrays:
         raise RecordError("A statistics record needs a header, got no arrays.")

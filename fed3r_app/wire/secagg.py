@@ -56,7 +56,7 @@ def pack_group(
 
 
 def read_group(content: RecordDict) -> tuple[int, dict[int, PublicKeys], int]:
-    """Return the reader's place, everybody's keys and the threshold."""
+    """Return the reader's place, all members' keys and the threshold."""
     record = _record(content)
     index, threshold = _read(record, "index", int), _read(record, "threshold", int)
     return index, _read_keys(record), threshold

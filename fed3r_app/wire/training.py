@@ -1,4 +1,4 @@
-"""What the fine-tuning's requests say besides the arrays."""
+"""Config and metric records of the training messages."""
 
 from __future__ import annotations
 

@@ -231,6 +231,15 @@ def outcome(run: Path) -> dict[str, Any]:
     return numbers
 
 
+def _pack_classifier(
+    wire: Any, core: Any, W: torch.Tensor, present: torch.Tensor
+) -> Any:
+    """Return a classifier's record, in this version or in 0.1."""
+    if hasattr(core, "Classifier"):
+        return wire.pack_classifier(core.Classifier(W, present))
+    return wire.pack_classifier(W, present)
+
+
 def records() -> dict[str, Any]:
     """Return the records that travel, made of fixed numbers."""
     wire, core = module("wire"), module("core")
@@ -241,8 +250,9 @@ def records() -> dict[str, Any]:
     W = torch.from_numpy(random.normal(size=(4, 3)))
     present = torch.tensor([True, False, True])
     moments = core.FeatureMoments(9, torch.from_numpy(random.normal(size=6)), 12.5)
-    question = wire.TrainingQuestion(0.1, 0.5, mapped, "", True)
-    fixed = wire.TrainingQuestion(0.1, 0.5, plain, "ab" * 32, False)
+    request = getattr(wire, "TrainRequest", None) or wire.TrainingQuestion
+    question = request(0.1, 0.5, mapped, "", True)
+    fixed = request(0.1, 0.5, plain, "ab" * 32, False)
     digest = RecordDict()
     wire.add_digest(digest, "0f" * 32)
     evaluation = wire.with_labels(wire.pack_feature_map(mapped), labels)
@@ -259,7 +269,7 @@ def records() -> dict[str, Any]:
             wire.pack_feature_map(plain), labels
         ),
         "evaluation": RecordDict(
-            {"arrays": wire.pack_classifier(W, present), "config": evaluation}
+            {"arrays": _pack_classifier(wire, core, W, present), "config": evaluation}
         ),
         "digest": digest,
         "training": question.pack(),

@@ -59,7 +59,7 @@ def test_a_full_disk_ends_in_a_sentence_and_resume_gives_the_same_classifier(tmp
     last = full.stderr.strip().splitlines()[-1]
     assert "must be saved in" in last
     assert "File too large" in last
-    assert "make room, and go on with resume=true" in last
+    assert "make room, and resume with resume=true" in last
     hidden = [path.name for path in (tmp_path / "runs" / "full").glob(".*")]
     assert hidden == [".lock"]  # no torn files
     resumed = run(tmp_path, "full", resume=True)

@@ -196,7 +196,7 @@ def test_no_sums_are_held_while_the_classifier_trains(run, resume):
 def test_a_tuned_run_does_not_go_on_without_its_fine_tuning(run, same_model):
     before = run(4, rounds=1, **LP)
     model, metrics = before.model, before.metrics
-    with pytest.raises(RunError, match="finetune must not be 'none' to go on with"):
+    with pytest.raises(RunError, match="finetune must not be 'none' to resume a run"):
         run(4, resume=True, **LP | {"finetune": "none"})
     same_model(run.last.model, model)
     assert run.last.metrics == metrics

@@ -232,7 +232,7 @@ def test_nobody_is_left_out_unsaid_when_all_snapshots_are_damaged(federation):
 def test_a_ledger_that_is_lost_does_not_change_the_sums(federation):
     directory = begin_or_go_on(federation)
     (directory / "ledger.jsonl").write_text("no line\nof a ledger\n")
-    with pytest.raises(RunError, match="move it away: the sums say who is counted"):
+    with pytest.raises(RunError, match="move it away: the statistics say who is"):
         begin_or_go_on(federation)
     (directory / "ledger.jsonl").unlink()
     begin_or_go_on(federation)

@@ -177,7 +177,7 @@ def test_a_failed_save_leaves_the_snapshot_before(path, monkeypatch):
 
 
 def test_a_client_that_is_counted_and_forgotten_is_refused():
-    with pytest.raises(ValueError, match="in the sums or forgotten, got both for a"):
+    with pytest.raises(ValueError, match="in the statistics or forgotten, got both"):
         Snapshot(make_statistics(), {"a": ""}, {}, {}, NAMES, ("a",))
 
 
