@@ -88,7 +88,7 @@ class CohortSampler:
 
     @property
     def rounds_ahead(self) -> int:
-        """How many rounds it takes from here if no client fails; with replacement, about.
+        """How many rounds are left if no client fails; with replacement, about.
 
         The last of m clients to be drawn takes K / kappa (1 + 1/2 + … + 1/m) rounds.
         """

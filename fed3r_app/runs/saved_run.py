@@ -109,8 +109,8 @@ class SavedRun:
             clients = list(self.snapshot.contributions)
             named = ", ".join(clients[:10]) + (", …" if len(clients) > 10 else "")
             raise ValueError(
-                f"CLIENT must be one of those in the statistics ({named or 'none'}), got "
-                f"{client!r}."
+                f"CLIENT must be one of those in the statistics ({named or 'none'}), "
+                f"got {client!r}."
             )
 
     def forget(self, client: str, contribution: Contribution) -> None:
@@ -131,7 +131,7 @@ class SavedRun:
     def replace(
         self, client: str, old: Contribution, new: Contribution, digest: str
     ) -> None:
-        """Put another contribution of a client in the place of the one in the statistics.
+        """Replace a client's contribution to the statistics by another one.
 
         The new one must have been kept already, where contributions are.
         """

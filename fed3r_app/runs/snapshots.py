@@ -59,7 +59,8 @@ class Snapshot:
             )
         if both := self.contributions.keys() & set(self.forgotten):
             raise ValueError(
-                f"A client must be in the statistics or forgotten, got both for {min(both)}."
+                "A client must be in the statistics or forgotten, got both for "
+                f"{min(both)}."
             )
 
     def relabelled(self, class_names: Sequence[str]) -> Snapshot:
@@ -69,8 +70,8 @@ class Snapshot:
         places = {name: place for place, name in enumerate(class_names)}
         if unknown := [name for name in self.class_names if name not in places]:
             raise ValueError(
-                f"The classes of the run must include {unknown[0]!r}, as in the statistics "
-                f"saved before, got {len(places)} classes without it."
+                f"The classes of the run must include {unknown[0]!r}, as in the "
+                f"statistics saved before, got {len(places)} classes without it."
             )
         moved = {c: places[name] for c, name in enumerate(self.class_names)}
         stats = self.statistics.relabelled(moved, len(places))

@@ -114,12 +114,13 @@ class RunState:
             save_snapshot(path, snapshot)
         except OSError as error:
             raise OSError(
-                f"The statistics must be saved in {path}, but: {error.strerror or error}. "
-                "What was saved before is whole: make room, and resume with resume=true."
+                f"The statistics must be saved in {path}, got: "
+                f"{error.strerror or error}. What was saved before is whole: make "
+                "room, and resume with resume=true."
             ) from error
 
     def save_without(self, snapshot: Snapshot, entry: LedgerEntry) -> None:
-        """Save statistics from which something was taken out, and leave no trace of it."""
+        """Save statistics without something that was in them, and leave no trace of it."""
         # First, so that no crash leaves statistics that still hold it.
         self._directory.earlier_statistics_path.unlink(missing_ok=True)
         save_snapshot(self._directory.statistics_path, snapshot)

@@ -167,7 +167,7 @@ class StatisticsPhase:
         sampler, config = self.sampler, self.context.config
         missing, path = self.missing, self.context.directory.path
         num_clients = len(sampler.counted) + len(missing)
-        # At the end of statistics-rounds any coverage will do, unless min-clients is set.
+        # After statistics-rounds any coverage will do, unless min-clients is set.
         wanted = 1 if sampler.out_of_rounds else num_clients
         if len(sampler.counted) >= (config.min_clients or wanted):
             return None

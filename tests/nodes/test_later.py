@@ -178,7 +178,7 @@ def test_all_can_be_forgotten_and_come_back(federation, summary_of):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["forget", "clinic-z"], "CLIENT must be one of those in the statistics .* 'clinic"),
+        (["forget", "clinic-z"], "CLIENT must be one of those in the stat.* 'clinic"),
         (["forget", "clinic-a"], r"must be asked .* give the SuperLink's HOST:PORT"),
         (["add", "nowhere"], "address must be HOST:PORT"),
         (["add", "127.0.0.1:1", "--readmit", "x"], "must have been forgotten, got 'x'"),
