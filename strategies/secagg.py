@@ -223,7 +223,7 @@ class SecureAggregation(Fed3R):
             group.check_enough(stage.done(group), stage.what)
         except GroupFailed as failure:
             faithful = set(stage.done(group)) - group.answers.keys()
-            # Late answers could unmask this sum yet: who adds noise must be in one only.
+            # Late answers could unmask this sum yet, and noise may be in one sum only.
             in_doubt = self.accumulator.noise and stage is _STAGES[-1]
             lost = group.survivors if in_doubt else group.answers
             self._abandon(group, str(failure), lost=lost, excused=faithful)

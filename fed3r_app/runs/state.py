@@ -120,7 +120,7 @@ class RunState:
             ) from error
 
     def save_without(self, snapshot: Snapshot, entry: LedgerEntry) -> None:
-        """Save statistics without something that was in them, and leave no trace of it."""
+        """Save statistics that lost a part, and leave no trace of that part."""
         # First, so that no crash leaves statistics that still hold it.
         self._directory.earlier_statistics_path.unlink(missing_ok=True)
         save_snapshot(self._directory.statistics_path, snapshot)

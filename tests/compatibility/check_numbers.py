@@ -33,6 +33,7 @@ from safetensors.torch import load_file
 # Where a module may be: in newer versions first, then in 0.1.
 _PLACES = {
     "inline engine": ("simulation.engines.inline", "simulation.inline_engine"),
+    "config": ("fed3r_app.config",),
     "server": ("fed3r_app.server_app",),
     "client": ("fed3r_app.client_app",),
     "wire": ("fed3r_app.wire",),
@@ -144,11 +145,12 @@ def module(what: str) -> ModuleType:
     raise ModuleNotFoundError(f"None of {_PLACES[what]} is there.")
 
 
-def defaults() -> dict[str, str | int | float | bool]:
-    """Return the run config of this version's pyproject.toml."""
-    found = importlib.import_module("fed3r_app").__file__
-    assert found is not None
-    pyproject = Path(found).parents[1] / "pyproject.toml"
+def defaults() -> dict[str, Any]:
+    """Return the run config with all defaults, of this version or of 0.1."""
+    config = module("config")
+    if hasattr(config, "DEFAULTS"):
+        return dict(config.DEFAULTS)
+    pyproject = Path(config.__file__).parents[1] / "pyproject.toml"
     return module("inline engine").default_run_config(pyproject)
 
 
