@@ -153,7 +153,7 @@ class FlowerProcesses:
 
 
 def app_settings(app: Path) -> dict[str, Any]:
-    """Return an app's settings for Flower; raise ValueError if it is no app's folder."""
+    """Return an app's settings for Flower; raise ValueError if it is no app."""
     try:
         with _pyproject(app).open("rb") as file:
             settings: dict[str, Any] = tomllib.load(file)["tool"]["flwr"]["app"]
