@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients import bridge
 from clients.node import Node, NodeData
-from clients.secagg_client import integer_vector, make_secure_client
+from clients.secagg_client import SecureClient, integer_vector, make_secure_client
 from clients.statistics_client import StatisticsClient
 from clients.training_node import TrainingNode
 from fed3r_app.config import SECAGG
@@ -37,7 +38,7 @@ app = ClientApp()
 @app.query("hello")
 @bridge.reply_with_errors
 def hello(message: Message, context: Context) -> Message:
-    """Say who this client is, with the sums of its features."""
+    """Reply with this client's name and the moments of its features."""
     node = Node(context)
     moments = _statistics_client(node, FeatureMap(node.backbone.dim)).moments()
     return Message(pack_hello(replace(node.hello(), moments=moments)), reply_to=message)
@@ -95,38 +96,32 @@ def train(message: Message, context: Context) -> Message:
     return reply
 
 
-@app.query("keys")
-@bridge.reply_with_errors
-def keys(message: Message, context: Context) -> Message:
-    """Secure aggregation 1: reply with fresh public keys."""
-    client = make_secure_client(NodeData(context), context)
-    return Message(client.keys(message.content), reply_to=message)
+def _secure_step(
+    step: Callable[[SecureClient, RecordDict], RecordDict],
+) -> bridge.Handler:
+    """Return the handler of a step of secure aggregation that needs no images."""
+
+    @bridge.reply_with_errors
+    def reply(message: Message, context: Context) -> Message:
+        client = make_secure_client(NodeData(context), context)
+        return Message(step(client, message.content), reply_to=message)
+
+    return reply
 
 
-@app.query("share")
-@bridge.reply_with_errors
-def share(message: Message, context: Context) -> Message:
-    """Secure aggregation 2: reply with sealed shares of the secret keys."""
-    client = make_secure_client(NodeData(context), context)
-    return Message(client.share(message.content), reply_to=message)
+app.query("keys")(_secure_step(SecureClient.keys))
+app.query("share")(_secure_step(SecureClient.share))
+app.query("unmask")(_secure_step(SecureClient.unmask))
 
 
 @app.query("masked")
 @bridge.reply_with_errors
 def masked(message: Message, context: Context) -> Message:
-    """Secure aggregation 3: reply with the statistics under their masks."""
+    """Reply with the statistics under their masks, as secure aggregation has it."""
     node = Node(context, labels=_labels(message))
     client = make_secure_client(node, context)
     make_vector = partial(integer_vector, node, read_feature_map(_config(message)))
     return Message(client.masked(message.content, make_vector), reply_to=message)
-
-
-@app.query("unmask")
-@bridge.reply_with_errors
-def unmask(message: Message, context: Context) -> Message:
-    """Secure aggregation 4: reply with the shares that unmask the group's sum."""
-    client = make_secure_client(NodeData(context), context)
-    return Message(client.unmask(message.content), reply_to=message)
 
 
 def _check_in_the_clear(node: NodeData) -> None:

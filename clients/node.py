@@ -51,7 +51,7 @@ class NodeData:
 
     def hello(self) -> Hello:
         """Return what the client says of itself."""
-        if not self.has_own_images:
+        if not self.config.is_local:
             return Hello(self.client_id, self.num_partitions)
         test = None if self.sends_only_protected_sums else self.dataset.test
         return Hello(
@@ -74,16 +74,11 @@ class NodeData:
         """How many clients there are; 0 where the node can't know."""
         return int(self._node_config.get("num-partitions", 0))
 
-    @property
-    def has_own_images(self) -> bool:
-        """Whether the images are the node's own, not a part of a common data set."""
-        return self.config.is_local
-
     @cached_property
     def dataset(self) -> DataSet:
         """The node's own images, or the data set that the clients share."""
         data_path = str(self._node_config.get("data-path", ""))
-        if not self.has_own_images:
+        if not self.config.is_local:
             if data_path:
                 raise ValueError(
                     f"dataset must be {LOCAL!r} to use the images of node "
@@ -116,7 +111,7 @@ class NodeData:
 
     def rows(self) -> NDArray[np.int64]:
         """Return which images of the data set are this client's."""
-        if self.has_own_images:
+        if self.config.is_local:
             return np.arange(len(self.dataset.train))
         if not {"partition-id", "num-partitions"} <= self._node_config.keys():
             raise ValueError(
@@ -124,13 +119,9 @@ class NodeData:
                 f"{dict(self._node_config)}. Start the SuperNode with --node-config "
                 '"partition-id=0 num-partitions=3".'
             )
-        config = self.config
+        config, clients = self.config, self.num_partitions
         split = split_rows(
-            self.dataset,
-            config.partition,
-            self.num_partitions,
-            config.alpha,
-            config.seed,
+            self.dataset, config.partition, clients, config.alpha, config.seed
         )
         return split[int(self._node_config["partition-id"])]
 
@@ -159,9 +150,9 @@ class Node(NodeData):
         from fed3r_app.training.model import tuned_backbone
 
         super().__init__(context)
-        self._labels = labels
-        self.device = resolve_device(self.config.device)
         config = self.config
+        self._labels = labels
+        self.device = resolve_device(config.device)
         spec = BackboneSpec(config.backbone, config.weights, config.image_size)
         self.backbone = load_backbone(spec, self.dataset.feature_dim)
         self._is_tuned = bool(tuned)
@@ -204,13 +195,8 @@ class Node(NodeData):
         """Return the client's images as input of the network."""
         from fed3r_app.training.sgd import ImageBatches
 
-        return ImageBatches(
-            self.dataset.train,
-            self.rows(),
-            self.backbone.preprocess,
-            self.device,
-            augment,
-        )
+        images, preprocess = self.dataset.train, self.backbone.preprocess
+        return ImageBatches(images, self.rows(), preprocess, self.device, augment)
 
     def _label_numbers(self) -> NDArray[np.int64]:
         """Return the run's number of each of the data set's classes."""
@@ -223,24 +209,10 @@ class Node(NodeData):
         from fed3r_app.features.cache import cache_dir
         from fed3r_app.features.extraction import cached_features, extract_features
 
-        device = self.device
+        read = partial(cached_features, cache_dir=cache_dir())
+        if self._is_tuned:  # never asked for again: not worth a place in the cache
+            read = partial(extract_features)
         dtype = self.config.extract_dtype
         progress = Progress(f"client {self.client_id}, images")
-        if self._is_tuned:  # never asked for again: not worth a place in the cache
-            return partial(
-                extract_features,
-                self.backbone,
-                images,
-                device=device,
-                dtype=dtype,
-                progress=progress,
-            )
-        return partial(
-            cached_features,
-            self.backbone,
-            images,
-            device=device,
-            dtype=dtype,
-            cache_dir=cache_dir(),
-            progress=progress,
-        )
+        options = {"device": self.device, "dtype": dtype, "progress": progress}
+        return partial(read, self.backbone, images, **options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from flwr.app import Context, RecordDict
@@ -28,6 +29,7 @@ from fed3r_app.wire import secagg as records
 MakeVector = Callable[[int], NDArray[np.uint64]]
 
 
+@dataclass(frozen=True)
 class SecureClient:
     """Answers the four requests; secrets live in ``state`` from one to the next.
 
@@ -42,17 +44,14 @@ class SecureClient:
         ``secagg-threshold``.
     """
 
-    def __init__(
-        self, state: RecordDict, mark: UnmaskMarker, threshold_share: float
-    ) -> None:
-        self._state = state
-        self._mark = mark
-        self._threshold_share = threshold_share
+    state: RecordDict
+    mark: UnmaskMarker
+    threshold_share: float
 
     def keys(self, content: RecordDict) -> RecordDict:
         """Begin an attempt: return fresh public keys."""
         self._forget()
-        self._mark.check()
+        self.mark.check()
         member = Member(records.read_attempt(content))
         self._keep(member)
         return records.pack_keys(member.public_keys())
@@ -61,7 +60,7 @@ class SecureClient:
         """Return this client's secrets in sealed shares."""
         member = self._member(content)
         index, keys, threshold = records.read_group(content)
-        least = group_threshold(len(keys), self._threshold_share)
+        least = group_threshold(len(keys), self.threshold_share)
         if threshold < least:
             raise ValueError(
                 f"The threshold of {len(keys)} members must be >= {least}, got "
@@ -82,13 +81,13 @@ class SecureClient:
     def unmask(self, content: RecordDict) -> RecordDict:
         """Return the shares that unmask a sum; once in a run."""
         answer = self._member(content).answer(records.read_survivors(content))
-        self._mark.set()  # before it is given away
+        self.mark.set()  # before it is given away
         self._forget()
         return records.pack_answer(answer)
 
     def _member(self, content: RecordDict) -> Member:
-        self._mark.check()
-        record = self._state.config_records.get(records.SECAGG)
+        self.mark.check()
+        record = self.state.config_records.get(records.SECAGG)
         if record is None or record["attempt"] != records.read_attempt(content):
             raise ValueError(
                 "this client knows nothing of the attempt: was it restarted?"
@@ -96,11 +95,11 @@ class SecureClient:
         return records.read_member(record)
 
     def _keep(self, member: Member) -> None:
-        self._state[records.SECAGG] = records.pack_member(member)
+        self.state[records.SECAGG] = records.pack_member(member)
 
     def _forget(self) -> None:
-        if records.SECAGG in self._state:
-            del self._state[records.SECAGG]
+        if records.SECAGG in self.state:
+            del self.state[records.SECAGG]
 
 
 def make_secure_client(node: NodeData, context: Context) -> SecureClient:

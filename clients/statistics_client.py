@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from flwr.client import NumPyClient
@@ -17,6 +18,7 @@ from fed3r_app.wire import StatisticsBuilder, unpack_classifier
 _TEMPERATURE = 0.1
 
 
+@dataclass(eq=False)
 class StatisticsClient(NumPyClient):
     """Makes the statistics of a client's images and evaluates classifiers on them.
 
@@ -30,22 +32,19 @@ class StatisticsClient(NumPyClient):
         ``upload`` and ``upload-dtype``.
     """
 
-    def __init__(
-        self, data: LocalData, feature_map: FeatureMap, form: str, dtype: str
-    ) -> None:
-        self._data = data
-        self._map = feature_map
-        self._form = form
-        self._dtype = dtype
+    data: LocalData
+    feature_map: FeatureMap
+    form: str
+    dtype: str
 
     def fit(
         self, parameters: NDArrays, config: dict[str, Scalar]
     ) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Return the arrays of the statistics record, n and no further metrics."""
-        builder = StatisticsBuilder(self._data.num_classes, self._form)
-        for Z, y in self._data.chunks(self._map):
+        builder = StatisticsBuilder(self.data.num_classes, self.form)
+        for Z, y in self.data.chunks(self.feature_map):
             builder.add(Z, y)
-        return list(builder.arrays(self._dtype)), len(self._data), {}
+        return list(builder.arrays(self.dtype)), len(self.data), {}
 
     def evaluate(
         self, parameters: NDArrays, config: dict[str, Scalar]
@@ -53,25 +52,25 @@ class StatisticsClient(NumPyClient):
         """Return mean cross-entropy, n and the number of correct predictions."""
         classifier = unpack_classifier(parameters)
         loss, correct = torch.zeros((), dtype=torch.float64), 0
-        for Z, y in self._data.chunks(self._map):  # once: features may take long
+        for Z, y in self.data.chunks(self.feature_map):  # once: features may take long
             logits = classifier.logits(Z)
             loss += cross_entropy(logits / _TEMPERATURE, y, reduction="sum")
             correct += int((classifier.predict(Z) == y).sum())
-        mean = float(loss) / max(len(self._data), 1)
-        return mean, len(self._data), {"correct": correct}
+        mean = float(loss) / max(len(self.data), 1)
+        return mean, len(self.data), {"correct": correct}
 
     def losses(
         self, classifier: Classifier, temperatures: Sequence[float]
     ) -> list[float]:
         """Return the sum of the cross-entropies for each of some temperatures."""
         totals = torch.zeros(len(temperatures), dtype=torch.float64)
-        for Z, y in self._data.chunks(self._map):
+        for Z, y in self.data.chunks(self.feature_map):
             logits = classifier.logits(Z)
             for index, temperature in enumerate(temperatures):
                 totals[index] += cross_entropy(logits / temperature, y, reduction="sum")
         return [float(total) for total in totals]
 
     def moments(self) -> FeatureMoments:
-        """Return the sums from which the server chooses a kernel width."""
-        parts = [FeatureMoments.of(Z) for Z, _ in self._data.chunks(self._map)]
+        """Return the moments from which the server chooses a kernel width."""
+        parts = [FeatureMoments.of(Z) for Z, _ in self.data.chunks(self.feature_map)]
         return sum(parts[1:], start=parts[0])

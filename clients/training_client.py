@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -45,6 +45,7 @@ class ControlVariates:
         return change
 
 
+@dataclass(eq=False)
 class TrainingClient(NumPyClient):
     """Trains part of a model for some local epochs.
 
@@ -64,24 +65,14 @@ class TrainingClient(NumPyClient):
         With Scaffold; moved by ``fit``.
     """
 
-    def __init__(
-        self,
-        model: SoftmaxModel,
-        names: Sequence[str],
-        read_batch: ReadBatch,
-        labels: Tensor,
-        settings: TrainingSettings,
-        seed: Sequence[int],
-        control: ControlVariates | None = None,
-    ) -> None:
-        self._model = model
-        self._names = tuple(names)
-        self._read_batch = read_batch
-        self._labels = labels
-        self._settings = settings
-        self._seed = tuple(seed)
-        self._control = control
-        self.control_change: Named | None = None
+    model: SoftmaxModel
+    names: Sequence[str]
+    read_batch: ReadBatch
+    labels: Tensor
+    settings: TrainingSettings
+    seed: Sequence[int]
+    control: ControlVariates | None = None
+    control_change: Named | None = field(default=None, init=False)
 
     def fit(
         self, parameters: NDArrays, config: dict[str, Scalar]
@@ -89,34 +80,33 @@ class TrainingClient(NumPyClient):
         """Return the trained arrays, n and the mean training loss."""
         start = {
             name: torch.from_numpy(array)
-            for name, array in zip(self._names, parameters, strict=True)
+            for name, array in zip(self.names, parameters, strict=True)
         }
-        load_arrays(self._model, start)
-        places = dict(self._model.named_parameters())
-        trained = {name: places[name] for name in self._names}
+        load_arrays(self.model, start)
+        places = dict(self.model.named_parameters())
+        trained = {name: places[name] for name in self.names}
         outcome = train(
-            self._model,
+            self.model,
             trained,
-            self._read_batch,
-            self._labels,
-            self._settings,
-            _generator(self._seed),
-            self._control.correction() if self._control else None,
+            self.read_batch,
+            self.labels,
+            self.settings,
+            _generator(self.seed),
+            self.control.correction() if self.control else None,
         )
         end = {name: value.detach().cpu() for name, value in trained.items()}
         if not all(bool(torch.isfinite(value).all()) for value in end.values()):
             raise ValueError(
-                f"Weights became infinite with lr = {self._settings.lr:g}. Lower lr."
+                f"Weights became infinite with lr = {self.settings.lr:g}. Lower lr."
             )
-        if self._control:
-            moved = {name: start[name] - end[name] for name in end}
-            steps, lr = outcome.steps, self._settings.lr
-            self.control_change = self._control.update(moved, steps, lr)
-        arrays = [end[name].numpy().copy() for name in self._names]
+        arrays = [end[name].numpy().copy() for name in self.names]
         metrics: dict[str, Scalar] = {"train-loss": outcome.loss}
-        if self._control:
-            metrics["fresh-control"] = int(self._control.fresh)
-        return arrays, len(self._labels), metrics
+        if self.control:
+            moved = {name: start[name] - end[name] for name in end}
+            steps, lr = outcome.steps, self.settings.lr
+            self.control_change = self.control.update(moved, steps, lr)
+            metrics["fresh-control"] = int(self.control.fresh)
+        return arrays, len(self.labels), metrics
 
 
 def _generator(seed: Sequence[int]) -> torch.Generator:

@@ -71,9 +71,8 @@ class TrainingNode:
             weight = torch.zeros(data.num_classes, request.feature_map.dim)
             bias = torch.zeros(data.num_classes) if request.bias else None
             return SoftmaxModel(None, weight, bias).to(node.device)
-        model = _network(
-            node.backbone, data.num_classes, request.bias, self._follows_batches
-        )
+        follows = self._follows_batches
+        model = _network(node.backbone, data.num_classes, request.bias, follows)
         if RUNNING in self._content:
             load_arrays(model, unpack_arrays(self._content.array_records[RUNNING]))
         if request.fixed_digest:

@@ -13,15 +13,10 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from fed3r_app.cli import (
-    deployment_commands,
-    model_commands,
-    run_commands,
-    simulation_commands,
-)
+from fed3r_app.cli import deployment_commands, model_commands, run_commands
 from fed3r_app.errors import RunError
+from simulation.commands import add_bench, add_experiments
 
-_GROUPS = (model_commands, run_commands, deployment_commands, simulation_commands)
 _BROKEN_PIPE = 141  # as a shell says it: 128 + SIGPIPE
 
 
@@ -57,6 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for group in _GROUPS:
-        group.add(commands)
+    for module in (model_commands, run_commands, deployment_commands):
+        module.commands.add_to(commands)
+    about = "run experiments on this machine: the paper's, and your own"
+    experiments = commands.add_parser("experiments", help=about, description=about)
+    add_experiments(experiments.add_subparsers(required=True, metavar="COMMAND"))
+    add_bench(commands)
     return parser

@@ -1,43 +1,87 @@
-"""What the commands of `fed3r` share: their shape, and options that several have.
+"""What the commands of `fed3r` share: how they register, and options several have.
 
-A group of commands is a module with ``add(commands)``. It adds a parser for each of its
-commands, whose ``handler`` takes the parsed options and returns the exit code.
+A module of commands has a ``Group``; each command is a function that takes the parsed
+options and returns the exit code, under a decorator that describes its arguments.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from fed3r_app.runs.directory import RunDirectory
+from fed3r_app.runs.report import summary_table
 
 Commands = argparse._SubParsersAction  # what add_subparsers() returns
+Handler = Callable[[argparse.Namespace], int]
+Argument = tuple[str, dict[str, Any]]  # as add_argument() takes it
 
 
-def add_superlink(
-    command: argparse.ArgumentParser, note: str = "", nargs: str | None = None
-) -> None:
-    """Add the address of a SuperLink and how to know it."""
-    command.add_argument(
-        "address",
-        metavar="HOST:PORT",
-        nargs=nargs,
-        help=f"where the SuperLink listens{note}",
+class Group:
+    """The commands of a module, in the order of their definition."""
+
+    def __init__(self) -> None:
+        self._commands: list[tuple[str, str, str, tuple[Argument, ...], Handler]] = []
+
+    def command(
+        self, name: str, help: str, description: str, *arguments: Argument
+    ) -> Callable[[Handler], Handler]:
+        """Return a decorator that makes a function the handler of a command."""
+
+        def register(handler: Handler) -> Handler:
+            self._commands.append((name, help, description, arguments, handler))
+            return handler
+
+        return register
+
+    def add_to(self, commands: Commands[argparse.ArgumentParser]) -> None:
+        """Add a parser for each command."""
+        for name, help, description, arguments, handler in self._commands:
+            parser = commands.add_parser(name, help=help, description=description)
+            parser.set_defaults(handler=handler)
+            for argument, options in arguments:
+                parser.add_argument(argument, **options)
+
+
+def argument(name: str, help: str | None = None, **options: Any) -> Argument:
+    """Return the description of an argument, options as add_argument() has them."""
+    return name, {"help": help, **options}
+
+
+def repeated(name: str, help: str, **options: Any) -> Argument:
+    """Return an option that may be given several times: a list, empty by default."""
+    return argument(name, help, action="append", **{"default": [], **options})
+
+
+def path(name: str, metavar: str, help: str | None = None, **options: Any) -> Argument:
+    """Return an argument that is a path."""
+    return argument(name, help, metavar=metavar, type=Path, **options)
+
+
+def superlink(note: str = "", nargs: str | None = None) -> tuple[Argument, Argument]:
+    """Return the address of a SuperLink and the certificate it is known by."""
+    where = f"where the SuperLink listens{note}"
+    authority = "the authority that signed its certificate; without it: no TLS"
+    return (
+        argument("address", where, metavar="HOST:PORT", nargs=nargs),
+        path("--root-certificates", "CA.CRT", authority),
     )
-    command.add_argument(
-        "--root-certificates",
-        metavar="CA.CRT",
-        type=Path,
-        help="the authority that signed its certificate; without it: no TLS",
-    )
 
 
-def add_app(command: argparse.ArgumentParser) -> None:
-    """Add the folder of the app."""
-    command.add_argument(
-        "--app", type=Path, help="folder of the app (default: here, else as installed)"
-    )
+APP = argument(
+    "--app", "folder of the app (default: here, else as installed)", type=Path
+)
+
+
+def print_summary(run: RunDirectory, *, optional: bool = False) -> None:
+    """Print the summary of a run, which may be optional, and its folder."""
+    if run.summary_path.is_file() or not optional:
+        print(summary_table(run.read_summary()))
+    print(f"\nRun      {run.path}")
 
 
 @contextmanager

@@ -8,24 +8,41 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fed3r_app.cli.arguments import Commands, add_app, add_superlink, app_folder
+from fed3r_app.cli import arguments as args
 from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
-from fed3r_app.runs.report import summary_table
 
 if TYPE_CHECKING:
     from fed3r_app.deployment.superlink import SuperLink
 
 
-def add(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the commands to a parser."""
-    _add_certificates(commands)
-    _add_check(commands)
-    _add_register(commands)
-    _add_run(commands)
-    _add_demo_data(commands)
-    _add_app(commands)
+commands = args.Group()
 
 
+def _port(text: str) -> int:
+    """Return the number in an option that must be a port."""
+    if not text.isdecimal() or not 0 < int(text) < 65536:
+        raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {text!r}")
+    return int(text)
+
+
+@commands.command(
+    "certificates",
+    "make certificates and keys for a trial of a deployment",
+    "Make a certificate authority, a certificate for the SuperLink and a key for each "
+    "node, valid for 30 days. For a trial: all keys in one place.",
+    args.path("folder", "DIR", "where to write them; made if needed"),
+    args.repeated(
+        "--host",
+        "name or address of the SuperLink, beside localhost, 127.0.0.1 and superlink; "
+        "may be repeated",
+    ),
+    args.repeated("--node", "name of a node that gets a key; may be repeated"),
+    args.argument(
+        "--keep",
+        "keep certificates that are there, and make only missing keys of nodes",
+        action="store_true",
+    ),
+)
 def make_trial(options: argparse.Namespace) -> int:
     """Write certificates and node keys for a trial, and say what is where."""
     from fed3r_app.deployment.certificates import (
@@ -43,34 +60,21 @@ def make_trial(options: argparse.Namespace) -> int:
     else:
         hosts = list(dict.fromkeys([*DEFAULT_HOSTS, *options.host]))
         make_certificates(folder, hosts, nodes)
-        print(
-            f"{folder}: ca.crt for everybody, server.crt and server.key for the "
-            "SuperLink"
-        )
+        print(f"{folder}: ca.crt for all, server.crt and server.key for the SuperLink")
     for name in nodes:
         print(f"{folder / NODES / name}: private key of {name}; {name}.pub to register")
     return 0
 
 
-def write_demo(options: argparse.Namespace) -> int:
-    """Write the digits as the images of some nodes, and say who has what."""
-    from fed3r_app.deployment.demo_data import write_demo_data
-
-    for name, classes in write_demo_data(options.folder, options.node).items():
-        print(f"{options.folder / name}: digits {', '.join(classes)}")
-    return 0
-
-
-def write_app(options: argparse.Namespace) -> int:
-    """Write the folder of the installed app, for `flwr run` and `flwr build`."""
-    from fed3r_app.deployment.processes import INSTALLED_APP, stage_app
-
-    if options.folder.exists():
-        raise FileExistsError(f"DIR must be a new folder, got {options.folder}.")
-    print(f"{stage_app(INSTALLED_APP, options.folder)}: the app, for flwr run")
-    return 0
-
-
+@commands.command(
+    "check",
+    "say whether a SuperLink can be reached, and if not, why",
+    "Connect to a SuperLink as a node would, and say what is wrong.",
+    *args.superlink(),
+    args.argument(
+        "--port", "also check that this port is free for a SuperNode here", type=_port
+    ),
+)
 def check(options: argparse.Namespace) -> int:
     """Say that a SuperLink can be reached; raise an OSError that says why not."""
     superlink = _superlink(options)
@@ -80,6 +84,13 @@ def check(options: argparse.Namespace) -> int:
     return 0
 
 
+@commands.command(
+    "register",
+    "let nodes connect, by their public keys",
+    "Register nodes with a SuperLink that authenticates them.",
+    *args.superlink(),
+    args.path("keys", "KEY.pub", nargs="+"),
+)
 def register(options: argparse.Namespace) -> int:
     """Let nodes connect, by their public keys."""
     superlink = _superlink(options)
@@ -90,12 +101,58 @@ def register(options: argparse.Namespace) -> int:
     return 0
 
 
+@commands.command(
+    "run",
+    "start a run on a SuperLink, follow it, and print its result",
+    "`flwr run --stream`, with an exit code that is 0 only if the run completed, and "
+    "its summary where the results can be seen from here.",
+    *args.superlink(),
+    args.repeated(
+        "--run-config",
+        "as in `flwr run`: 'key=value key2=\"text\"', or a TOML file",
+        metavar="SETTINGS",
+    ),
+    args.APP,
+)
 def run(options: argparse.Namespace) -> int:
     """Run the app on a SuperLink and print its summary."""
     before = _latest_summary()
-    with app_folder(options.app) as app:
+    with args.app_folder(options.app) as app:
         _superlink(options).run(app, options.run_config)
     _show_newer_than(before)
+    return 0
+
+
+@commands.command(
+    "demo-data",
+    "write folders of images for a trial of nodes with their own data",
+    "Write the digits as images, in a folder for each node; nodes have partly "
+    "different classes. Folders that hold images already are left alone.",
+    args.path("folder", "DIR"),
+    args.repeated("--node", "name of a node; repeat it", required=True, default=None),
+)
+def write_demo(options: argparse.Namespace) -> int:
+    """Write the digits as the images of some nodes, and print the digits of each."""
+    from fed3r_app.deployment.demo_data import write_demo_data
+
+    for name, classes in write_demo_data(options.folder, options.node).items():
+        print(f"{options.folder / name}: digits {', '.join(classes)}")
+    return 0
+
+
+@commands.command(
+    "app",
+    "write the app's folder, for `flwr run` and `flwr build`",
+    "Write the installed app as a folder that Flower can bundle.",
+    args.path("folder", "DIR", "a new folder"),
+)
+def write_app(options: argparse.Namespace) -> int:
+    """Write the folder of the installed app, for `flwr run` and `flwr build`."""
+    from fed3r_app.deployment.processes import INSTALLED_APP, stage_app
+
+    if options.folder.exists():
+        raise FileExistsError(f"DIR must be a new folder, got {options.folder}.")
+    print(f"{stage_app(INSTALLED_APP, options.folder)}: the app, for flwr run")
     return 0
 
 
@@ -138,112 +195,4 @@ def _show_newer_than(before: tuple[Path, int]) -> None:
     if _latest_summary() == before or not run.summary_path.is_file():
         print("The results are where the ServerApp runs: its output-dir.")
         return
-    print(summary_table(run.read_summary()))
-    print(f"\nRun      {run.path}")
-
-
-def _add_certificates(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "certificates",
-        help="make certificates and keys for a trial of a deployment",
-        description="Make a certificate authority, a certificate for the SuperLink and "
-        "a key for each node, valid for 30 days. For a trial: all keys in one place.",
-    )
-    command.set_defaults(handler=make_trial)
-    command.add_argument(
-        "folder", metavar="DIR", type=Path, help="where to write them; made if needed"
-    )
-    command.add_argument(
-        "--host",
-        action="append",
-        default=[],
-        help="name or address of the SuperLink, beside localhost, 127.0.0.1 and "
-        "superlink; may be repeated",
-    )
-    command.add_argument(
-        "--node",
-        action="append",
-        default=[],
-        help="name of a node that gets a key; may be repeated",
-    )
-    command.add_argument(
-        "--keep",
-        action="store_true",
-        help="keep certificates that are there, and make only missing keys of nodes",
-    )
-
-
-def _add_check(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "check",
-        help="say whether a SuperLink can be reached, and if not, why",
-        description="Connect to a SuperLink as a node would, and say what is wrong.",
-    )
-    command.set_defaults(handler=check)
-    add_superlink(command)
-    command.add_argument(
-        "--port",
-        type=_port,
-        help="also check that this port is free for a SuperNode here",
-    )
-
-
-def _port(text: str) -> int:
-    """Return the number in an option that must be a port."""
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {text!r}")
-    return int(text)
-
-
-def _add_register(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "register",
-        help="let nodes connect, by their public keys",
-        description="Register nodes with a SuperLink that authenticates them.",
-    )
-    command.set_defaults(handler=register)
-    add_superlink(command)
-    command.add_argument("keys", metavar="KEY.pub", type=Path, nargs="+")
-
-
-def _add_run(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "run",
-        help="start a run on a SuperLink, follow it, and print its result",
-        description="`flwr run --stream`, with an exit code that is 0 only if the run "
-        "completed, and its summary where the results can be seen from here.",
-    )
-    command.set_defaults(handler=run)
-    add_superlink(command)
-    command.add_argument(
-        "--run-config",
-        metavar="SETTINGS",
-        action="append",
-        default=[],
-        help="as in `flwr run`: 'key=value key2=\"text\"', or a TOML file",
-    )
-    add_app(command)
-
-
-def _add_demo_data(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "demo-data",
-        help="write folders of images for a trial of nodes with their own data",
-        description="Write the digits as images, in a folder for each node; nodes have "
-        "partly different classes. Folders that hold images already are left alone.",
-    )
-    command.set_defaults(handler=write_demo)
-    command.add_argument("folder", metavar="DIR", type=Path)
-    command.add_argument(
-        "--node", action="append", required=True, help="name of a node; repeat it"
-    )
-
-
-def _add_app(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "app",
-        help="write the app's folder, for `flwr run` and `flwr build`",
-        description="Write the installed app as a folder that Flower can bundle.",
-    )
-    command.set_defaults(handler=write_app)
-    command.add_argument("folder", metavar="DIR", type=Path, help="a new folder")
+    args.print_summary(run)

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fed3r_app.cli.arguments import Commands
+from fed3r_app.cli import arguments as args
 from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
-from fed3r_app.runs.report import summary_table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,22 +17,50 @@ if TYPE_CHECKING:
     from fed3r_app.runs.model_file import SavedModel
 
 
-def add(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the commands to a parser."""
-    _add_show(commands)
-    _add_predict(commands)
+commands = args.Group()
 
 
+def _positive(text: str) -> int:
+    """Return the number in an option that must be at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
+    return int(text)
+
+
+@commands.command(
+    "show",
+    "print the outcome of a run",
+    "Print the outcome of a run and where its picture is.",
+    args.path(
+        "run_dir",
+        "RUN_DIR",
+        "folder of the run (default: latest in $FED3R_OUTPUT_DIR, else results/)",
+        nargs="?",
+    ),
+)
 def show(options: argparse.Namespace) -> int:
     """Print the summary of a run, the latest by default, and where its picture is."""
     run = RunDirectory((options.run_dir or output_directory() / LATEST).resolve())
-    print(summary_table(run.read_summary()))
-    print(f"\nRun      {run.path}")
+    args.print_summary(run)
     if run.curves_path.is_file():
         print(f"Picture  {run.curves_path}")
     return 0
 
 
+@commands.command(
+    "predict",
+    "classify images with the model of a run",
+    "Print a line for each image: its best classes with their scores.",
+    args.path("run_dir", "RUN_DIR", "folder of a finished run"),
+    args.path("images", "IMAGE", "image files", nargs="+"),
+    args.argument(
+        "--top",
+        "classes to print for each image (default: 3)",
+        metavar="K",
+        type=_positive,
+        default=3,
+    ),
+)
 def predict(options: argparse.Namespace) -> int:
     """Print the best classes of each image; one that can't be read is passed over."""
     # torch takes seconds to import: `fed3r show` does without it.
@@ -91,48 +118,3 @@ def fail(error: Exception) -> int:
     """Print an error on one line, and return the exit code for it."""
     print(f"fed3r: {' '.join(str(error).split())}", file=sys.stderr)
     return 1
-
-
-def _add_show(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "show",
-        help="print the outcome of a run",
-        description="Print the outcome of a run and where its picture is.",
-    )
-    command.set_defaults(handler=show)
-    command.add_argument(
-        "run_dir",
-        metavar="RUN_DIR",
-        type=Path,
-        nargs="?",
-        help="folder of the run (default: latest in $FED3R_OUTPUT_DIR, else results/)",
-    )
-
-
-def _add_predict(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "predict",
-        help="classify images with the model of a run",
-        description="Print a line for each image: its best classes with their scores.",
-    )
-    command.set_defaults(handler=predict)
-    command.add_argument(
-        "run_dir", metavar="RUN_DIR", type=Path, help="folder of a finished run"
-    )
-    command.add_argument(
-        "images", metavar="IMAGE", type=Path, nargs="+", help="image files"
-    )
-    command.add_argument(
-        "--top",
-        metavar="K",
-        type=_positive,
-        default=3,
-        help="classes to print for each image (default: 3)",
-    )
-
-
-def _positive(text: str) -> int:
-    """Return the number in an option that must be at least 1."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
-    return int(text)

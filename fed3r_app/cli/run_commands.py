@@ -3,30 +3,40 @@
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fed3r_app.cli.arguments import Commands, add_app, add_superlink, app_folder
+import tomli_w
+
+from fed3r_app.cli import arguments as args
 from fed3r_app.runs.directory import RunDirectory
-from fed3r_app.runs.report import format_percent, summary_table
+from fed3r_app.runs.report import format_percent
 
 if TYPE_CHECKING:
     from fed3r_app.runs.saved_run import SavedRun
 
 
-def add(commands: Commands[argparse.ArgumentParser]) -> None:
-    """Add the commands to a parser."""
-    _add_add(commands)
-    _add_forget(commands)
-    _add_replace(commands)
-    _add_solve(commands)
-    _add_audit(commands)
+commands = args.Group()
+_RUN_DIR = args.path("run_dir", "RUN_DIR", "folder of the run")
+_CLIENT = args.argument("client", "its id", metavar="CLIENT")
+_SEES_RUN = "; its ServerApps must see RUN_DIR at the same place"
 
 
+@commands.command(
+    "add",
+    "add clients that have come since to the sums of a run",
+    "Go on with a run: ask the clients that are connected and not yet in its sums, add "
+    "them, and solve again.",
+    *(_RUN_DIR, *args.superlink(_SEES_RUN), args.APP),
+    args.repeated(
+        "--readmit",
+        "a client that was forgotten and may be asked again; may be repeated",
+        metavar="CLIENT",
+    ),
+)
 def add_clients(options: argparse.Namespace) -> int:
-    """Ask the clients that are connected and not yet in the sums; add them."""
+    """Ask the clients that are connected and not yet in the statistics; add them."""
     from fed3r_app.runs.state import readmit
 
     directory = _directory(options)
@@ -38,13 +48,16 @@ def add_clients(options: argparse.Namespace) -> int:
     return _start(directory, options)
 
 
-def replace(options: argparse.Namespace) -> int:
-    """Put what a client has now in the place of what it had."""
-    return _start(_directory(options), options, replace=options.client)
-
-
+@commands.command(
+    "forget",
+    "take a client out of the sums of a run, exactly",
+    "Subtract a client's statistics from the sums and solve again: the classifier of a "
+    "run that never had it. Where contributions were kept, nobody is asked; else that "
+    "client is, once more, and must have the same data.",
+    *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN, nargs="?"), args.APP),
+)
 def forget(options: argparse.Namespace) -> int:
-    """Take a client out of the sums: by what was kept of it, or by asking it again."""
+    """Subtract a client's statistics: what was kept, or what it sends again."""
     directory, client = _directory(options), options.client
     with directory.locked():
         run = _open(directory)
@@ -56,10 +69,10 @@ def forget(options: argparse.Namespace) -> int:
             if contribution is not None:
                 run.forget(client, contribution)
                 done = True
-        if done:  # also after a crash between the sums and the model
+        if done:  # also after a crash between the statistics and the model
             run.write_model()
             print(f"Client {client} is forgotten.")
-            _show(directory)
+            args.print_summary(directory, optional=True)
             return 0
     if options.address is None:
         raise ValueError(
@@ -69,8 +82,37 @@ def forget(options: argparse.Namespace) -> int:
     return _start(directory, options, forget=client)
 
 
+@commands.command(
+    "replace",
+    "put what a client has now in the place of what it had",
+    "Ask a client for its statistics and put them in the place of those in the sums, "
+    "which must have been kept (keep-contributions).",
+    *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN), args.APP),
+)
+def replace(options: argparse.Namespace) -> int:
+    """Put what a client has now in the place of what it had."""
+    return _start(_directory(options), options, replace=options.client)
+
+
+@commands.command(
+    "solve",
+    "make a new classifier of the sums of a run",
+    "Solve again with another lambda. No client is involved.",
+    _RUN_DIR,
+    args.argument(
+        "--ridge-lambda",
+        "a number, or auto: by generalised cross-validation (default)",
+        metavar="LAMBDA",
+        default="auto",
+    ),
+    args.path(
+        "--output",
+        "FILE",
+        "file for the model (default: that of the run, which is replaced)",
+    ),
+)
 def solve(options: argparse.Namespace) -> int:
-    """Make a new classifier of the sums of a run; no client is involved."""
+    """Make a new classifier of the statistics of a run; no client is involved."""
     directory, output = _directory(options), options.output
     lam = _read_lambda(options.ridge_lambda)
     with directory.locked():
@@ -96,6 +138,13 @@ def solve(options: argparse.Namespace) -> int:
     return 0
 
 
+@commands.command(
+    "audit",
+    "check a run's sums against its ledger, kept files and model",
+    "Check that all that a run has saved agrees. Nothing is changed; the exit code is "
+    "1 if anything is wrong.",
+    _RUN_DIR,
+)
 def audit_run(options: argparse.Namespace) -> int:
     """Print whether all that a run has saved agrees; return 1 if not."""
     from fed3r_app.runs.audit import audit
@@ -131,29 +180,16 @@ def _start(
         "output-dir": str(directory.path.parent),
         "run-name": directory.path.name,
         "resume": True,
-        "wait-for": 0,  # whoever is connected; the others are in the sums
+        "wait-for": 0,  # clients that are connected; the others are in the snapshot
         **settings,
     }
     superlink = SuperLink(options.address, options.root_certificates)
-    with tempfile.TemporaryDirectory() as folder, app_folder(options.app) as app:
+    with tempfile.TemporaryDirectory() as folder, args.app_folder(options.app) as app:
         path = Path(folder) / "run-config.toml"
-        lines = (f"{key} = {_toml(value)}\n" for key, value in config.items())
-        path.write_text("".join(lines), "utf-8")
+        path.write_text(tomli_w.dumps(config), "utf-8")
         superlink.run(app, [str(path)])
-    _show(directory)
+    args.print_summary(directory, optional=True)
     return 0
-
-
-def _toml(value: str | int | float | bool) -> str:
-    """Return a value as TOML has it, which for these kinds is as JSON has it."""
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _show(directory: RunDirectory) -> None:
-    """Print the summary of a run, where it has one."""
-    if directory.summary_path.is_file():
-        print(summary_table(directory.read_summary()))
-    print(f"\nRun      {directory.path}")
 
 
 def _read_lambda(text: str) -> float | str:
@@ -167,94 +203,3 @@ def _read_lambda(text: str) -> float | str:
     if not 0 < value < float("inf"):
         raise ValueError(f"--ridge-lambda must be auto or a number > 0, got {text!r}.")
     return value
-
-
-def _add_add(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "add",
-        help="add clients that have come since to the sums of a run",
-        description="Go on with a run: ask the clients that are connected and not yet "
-        "in its sums, add them, and solve again.",
-    )
-    command.set_defaults(handler=add_clients)
-    _add_run_dir(command)
-    _add_superlink(command)
-    command.add_argument(
-        "--readmit",
-        metavar="CLIENT",
-        action="append",
-        default=[],
-        help="a client that was forgotten and may be asked again; may be repeated",
-    )
-
-
-def _add_forget(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "forget",
-        help="take a client out of the sums of a run, exactly",
-        description="Subtract a client's statistics from the sums and solve again: the "
-        "classifier of a run that never had it. Where contributions were kept, nobody "
-        "is asked; else that client is, once more, and must have the same data.",
-    )
-    command.set_defaults(handler=forget)
-    _add_run_dir(command)
-    command.add_argument("client", metavar="CLIENT", help="its id")
-    _add_superlink(command, nargs="?")
-
-
-def _add_replace(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "replace",
-        help="put what a client has now in the place of what it had",
-        description="Ask a client for its statistics and put them in the place of "
-        "those in the sums, which must have been kept (keep-contributions).",
-    )
-    command.set_defaults(handler=replace)
-    _add_run_dir(command)
-    command.add_argument("client", metavar="CLIENT", help="its id")
-    _add_superlink(command)
-
-
-def _add_solve(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "solve",
-        help="make a new classifier of the sums of a run",
-        description="Solve again with another lambda. No client is involved.",
-    )
-    command.set_defaults(handler=solve)
-    _add_run_dir(command)
-    command.add_argument(
-        "--ridge-lambda",
-        metavar="LAMBDA",
-        default="auto",
-        help="a number, or auto: by generalised cross-validation (default)",
-    )
-    command.add_argument(
-        "--output",
-        metavar="FILE",
-        type=Path,
-        help="file for the model (default: that of the run, which is replaced)",
-    )
-
-
-def _add_audit(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser(
-        "audit",
-        help="check a run's sums against its ledger, kept files and model",
-        description="Check that all that a run has saved agrees. Nothing is changed; "
-        "the exit code is 1 if anything is wrong.",
-    )
-    command.set_defaults(handler=audit_run)
-    _add_run_dir(command)
-
-
-def _add_run_dir(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "run_dir", metavar="RUN_DIR", type=Path, help="folder of the run"
-    )
-
-
-def _add_superlink(command: argparse.ArgumentParser, nargs: str | None = None) -> None:
-    note = "; its ServerApps must see RUN_DIR at the same place"
-    add_superlink(command, note, nargs)
-    add_app(command)

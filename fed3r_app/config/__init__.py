@@ -12,7 +12,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, get_type_hints
 
 from fed3r_app.config.rules import (
@@ -51,80 +51,74 @@ RETIRED: dict[str, tuple[Value, str]] = {
 }
 
 
-def _text(key: str, value: Value) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f'{key} must be a string such as "x", got {value!r}.')
-    return value
+def _must_be(rule: str, allows: Callable[[Any], bool]) -> Reader:
+    """Return a reader that refuses a value, in a sentence, unless a rule allows it."""
+
+    def read(key: str, value: Value) -> Value:
+        if not allows(value):
+            raise ValueError(f"{key} must be {rule}, got {value!r}.")
+        return value
+
+    return read
 
 
-def _dataset(key: str, value: Value) -> str:
-    check_dataset(_text(key, value))
-    return _text(key, value)
+def _number(
+    rule: str, allows: Callable[[float], bool], *, auto: bool = False
+) -> Reader:
+    """Return a reader of finite numbers, as float, and perhaps of 'auto'."""
 
+    def is_allowed(value: Value) -> bool:
+        if type(value) in (int, float):
+            return math.isfinite(value) and allows(float(value))  # type: ignore[arg-type]
+        return auto and value == "auto"
 
-def _flag(key: str, value: Value) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{key} must be true or false, got {value!r}.")
-    return value
+    check = _must_be(f"'auto' or {rule}" if auto else rule, is_allowed)
+
+    def read(key: str, value: Value) -> Value:
+        value = check(key, value)
+        return value if isinstance(value, str) else value + 0.0  # and no -0.0
+
+    return read
 
 
 def _one_of(*choices: str) -> Reader:
-    def read(key: str, value: Value) -> Value:
-        if value not in choices:
-            raise ValueError(
-                f"{key} must be one of {', '.join(choices)}, got {value!r}."
-            )
-        return value
-
-    return read
+    return _must_be(f"one of {', '.join(choices)}", lambda value: value in choices)
 
 
 def _at_least(least: int) -> Reader:
-    def read(key: str, value: Value) -> int:
-        if type(value) is not int or value < least:
-            raise ValueError(f"{key} must be a whole number >= {least}, got {value!r}.")
-        return value
-
-    return read
+    rule = f"a whole number >= {least}"
+    return _must_be(rule, lambda value: type(value) is int and value >= least)
 
 
-def _positive(key: str, value: Value, rule: str = "a number > 0") -> float:
-    if type(value) in (int, float) and 0 < float(value) < math.inf:
-        return float(value)
-    raise ValueError(f"{key} must be {rule}, got {value!r}.")
+_text = _must_be('a string such as "x"', lambda value: isinstance(value, str))
 
 
-def _not_negative(key: str, value: Value, rule: str = "a number >= 0") -> float:
-    is_zero = type(value) in (int, float) and value == 0
-    return 0.0 if is_zero else _positive(key, value, rule)
+def _dataset(key: str, value: Value) -> str:
+    name = str(_text(key, value))
+    check_dataset(name)
+    return name
 
 
-def _share_above_half(key: str, value: Value) -> float:
-    if type(value) in (int, float) and 0.5 < float(value) <= 1:
-        return float(value)
-    raise ValueError(f"{key} must be a number > 0.5 and <= 1, got {value!r}.")
-
-
-def _auto_or_positive(key: str, value: Value) -> Value:
-    return value if value == "auto" else _positive(key, value, "'auto' or a number > 0")
-
-
-def _auto_or_not_negative(key: str, value: Value) -> Value:
-    rule = "'auto' or a number >= 0"
-    return value if value == "auto" else _not_negative(key, value, rule)
-
-
-def _auto_or_count(key: str, value: Value) -> Value:
-    if value == "auto" or (type(value) is int and value >= 0):
-        return value
-    raise ValueError(f"{key} must be 'auto' or a whole number >= 0, got {value!r}.")
-
-
+_POSITIVE, _NOT_NEGATIVE = "a number > 0", "a number >= 0"
+_AUTO_OR_COUNT = "'auto' or a whole number >= 0"
 Text = Annotated[str, _text]
-Flag = Annotated[bool, _flag]
+Flag = Annotated[bool, _must_be("true or false", lambda value: isinstance(value, bool))]
 Count = Annotated[int, _at_least(0)]
-Positive = Annotated[float, _positive]
-AutoOrPositive = Annotated[float | Literal["auto"], _auto_or_positive]
+AutoOrCount = Annotated[
+    int | Literal["auto"],
+    _must_be(_AUTO_OR_COUNT, lambda v: v == "auto" or (type(v) is int and v >= 0)),
+]
+Positive = Annotated[float, _number(_POSITIVE, lambda x: x > 0)]
+NotNegative = Annotated[float, _number(_NOT_NEGATIVE, lambda x: x >= 0)]
+AutoOrPositive = Annotated[
+    float | Literal["auto"], _number(_POSITIVE, lambda x: x > 0, auto=True)
+]
+AutoOrNotNegative = Annotated[
+    float | Literal["auto"], _number(_NOT_NEGATIVE, lambda x: x >= 0, auto=True)
+]
+ShareAboveHalf = Annotated[
+    float, _number("a number > 0.5 and <= 1", lambda x: 0.5 < x <= 1)
+]
 
 
 @dataclass(frozen=True)
@@ -136,7 +130,7 @@ class Config:
     partition: Annotated[str, _one_of("iid", "dirichlet", "by-class", "natural")] = (
         "by-class"
     )
-    alpha: Annotated[float, _not_negative] = 0.1
+    alpha: NotNegative = 0.1
     labels: Text = ""
 
     backbone: Text = "mobilenet_v2"
@@ -151,7 +145,7 @@ class Config:
     rf_dim: Annotated[int, _at_least(1)] = 5000
     rf_sigma: AutoOrPositive = "auto"
 
-    clients_per_round: Annotated[int | Literal["auto"], _auto_or_count] = "auto"
+    clients_per_round: AutoOrCount = "auto"
     sampling: Annotated[str, _one_of(WITHOUT_REPLACEMENT, WITH_REPLACEMENT)] = (
         WITHOUT_REPLACEMENT
     )
@@ -161,11 +155,11 @@ class Config:
     max_client_samples: Count = 0
     wait_for: Count = 0
     round_timeout: Positive = 3600.0
-    eval_every: Annotated[int | Literal["auto"], _auto_or_count] = "auto"
+    eval_every: AutoOrCount = "auto"
     client_evaluation: Flag = False
     keep_contributions: Flag = False
 
-    dp_epsilon: Annotated[float, _not_negative] = 0.0
+    dp_epsilon: NotNegative = 0.0
     dp_delta: Positive = 1e-5
     dp_mode: Annotated[str, _one_of(CENTRAL, DISTRIBUTED)] = CENTRAL
 
@@ -174,7 +168,7 @@ class Config:
 
     privacy: Annotated[str, _one_of("none", SECAGG)] = "none"
     secagg_group: Annotated[int, _at_least(SMALLEST_GROUP)] = 10
-    secagg_threshold: Annotated[float, _share_above_half] = 0.6
+    secagg_threshold: ShareAboveHalf = 0.6
     secagg_max_feature: AutoOrPositive = "auto"
     secagg_max_samples: Annotated[int, _at_least(1)] = 1_000_000
 
@@ -184,9 +178,9 @@ class Config:
     local_epochs: Annotated[int, _at_least(1)] = 1
     batch_size: Annotated[int, _at_least(1)] = 50
     lr: AutoOrPositive = "auto"
-    weight_decay: Annotated[float, _not_negative] = 4e-5
+    weight_decay: NotNegative = 4e-5
     server_lr: Positive = 1.0
-    server_momentum: Annotated[float | Literal["auto"], _auto_or_not_negative] = "auto"
+    server_momentum: AutoOrNotNegative = "auto"
     temperature: AutoOrPositive = 0.1
     batch_norm: Annotated[str, _one_of("frozen", "train")] = "frozen"
     augment: Flag = False
@@ -216,12 +210,11 @@ class Config:
     @lru_cache(maxsize=8)
     def _read(cls, items: tuple[tuple[str, type, Value], ...]) -> Config:
         run_config = {key: value for key, _, value in items if key not in RETIRED}
-        readers = _readers()
         for key in run_config:
-            if key not in readers:
-                raise ValueError(_unknown(key, tuple(readers)))
+            _reader(key)  # unknown keys first: a value may be wrong because of them
         values: dict[str, Any] = {
-            _snake(key): readers[key](key, value) for key, value in run_config.items()
+            key.replace("-", "_"): _reader(key)(key, value)
+            for key, value in run_config.items()
         }
         config = cls(**values)
         check_rules(config)
@@ -269,12 +262,10 @@ def retired_keys(run_config: Mapping[str, Value]) -> dict[str, str]:
 
 def check_setting(key: str, value: Value) -> None:
     """Raise ValueError unless a key is known and may have that value."""
-    readers = _readers()
-    if key not in readers:
-        raise ValueError(_unknown(key, tuple(readers)))
-    readers[key](key, value)
+    _reader(key)(key, value)
 
 
+@cache
 def _readers() -> dict[str, Reader]:
     """Return the reader of each key, from the annotation of its field."""
     hints = get_type_hints(Config, include_extras=True)
@@ -285,14 +276,14 @@ def _kebab(name: str) -> str:
     return name.replace("_", "-")
 
 
-def _snake(key: str) -> str:
-    return key.replace("-", "_")
-
-
-def _unknown(key: str, known: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else "See the table in README.md."
-    return f"Run-config key {key!r} is not known. {hint}"
+def _reader(key: str) -> Reader:
+    """Return the reader of a key, or raise ValueError with the key that is meant."""
+    readers = _readers()
+    if key in readers:
+        return readers[key]
+    near = difflib.get_close_matches(key, readers, n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else "See docs/settings.md."
+    raise ValueError(f"Run-config key {key!r} is not known. {hint}")
 
 
 # Of every key, as in pyproject.toml, which Flower reads.

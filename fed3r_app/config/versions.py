@@ -1,7 +1,7 @@
 """The defaults of earlier versions, for files that lack a key.
 
 A run of an earlier version stays what it was: a key that its file lacks has the value
-that does what that version did, never today's default. Whoever adds a key adds it here
+that does what that version did, never today's default. A new key is added here,
 too; a test compares the keys.
 """
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 # Features drawn from one stream; a block depends on the seed and its number alone.
@@ -60,15 +61,22 @@ def _draw_block(d: int, seed: int, block: int) -> tuple[Tensor, Tensor]:
     these are made here from the bits, by Box and Muller.
     """
     bits = np.random.Philox(key=(seed % 2**64) + (block << 64))
-    half = (d * _BLOCK + 1) // 2
-    raw = bits.random_raw(2 * half + _BLOCK)
-    # The 53 high bits, moved off zero: log is finite.
-    uniform = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
-    radius = np.sqrt(-2.0 * np.log(uniform[:half]))
-    angle = 2.0 * np.pi * uniform[half : 2 * half]
-    normal = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
-    omega = normal[: d * _BLOCK].reshape(d, _BLOCK)
-    return torch.from_numpy(omega), torch.from_numpy(2.0 * np.pi * uniform[-_BLOCK:])
+    even = d * _BLOCK  # _BLOCK is
+    uniform = uniform_of_bits(bits.random_raw(even + _BLOCK))
+    omega = box_muller(uniform[:even]).reshape(d, _BLOCK)
+    return torch.from_numpy(omega), torch.from_numpy(2.0 * np.pi * uniform[even:])
+
+
+def uniform_of_bits(raw: NDArray[np.uint64]) -> NDArray[np.float64]:
+    """Return numbers in (0, 1) from random bits: the 53 high ones, moved off zero."""
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
+
+
+def box_muller(uniform: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return as many standard normal numbers as uniform ones, an even number."""
+    first, second = np.split(uniform, 2)
+    radius, angle = np.sqrt(-2.0 * np.log(first)), 2.0 * np.pi * second
+    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,25 +48,16 @@ def load_imagefolder(name: str, data_path: str) -> DataSet:
             f"got {data_path!r} without a folder train."
         )
     class_names = class_folders(root / "train")
-    return DataSet(
-        name=name,
-        class_names=class_names,
-        train=_read_part(root, "train", class_names),
-        test=_read_test(root, class_names) if (root / "test").is_dir() else None,
-    )
-
-
-def _read_test(root: Path, class_names: tuple[str, ...]) -> FileImages:
-    """Return the test images, whose classes must be among those of train."""
-    unknown = [
-        folder for folder in class_folders(root / "test") if folder not in class_names
-    ]
-    if unknown:
-        raise ValueError(
-            f"Every class folder of {root / 'test'} must also be in train, "
-            f"got {', '.join(unknown)}. Rename it, or add it to train, be it empty."
-        )
-    return _read_part(root, "test", class_names)
+    train, test = _read_part(root, "train", class_names), None
+    if (root / "test").is_dir():
+        unknown = sorted(set(class_folders(root / "test")) - set(class_names))
+        if unknown:
+            raise ValueError(
+                f"Every class folder of {root / 'test'} must also be in train, "
+                f"got {', '.join(unknown)}. Rename it, or add it to train, be it empty."
+            )
+        test = _read_part(root, "test", class_names)
+    return DataSet(name, class_names, train, test)
 
 
 def _read_part(root: Path, part: str, class_names: tuple[str, ...]) -> FileImages:
@@ -88,13 +79,8 @@ def _read_part(root: Path, part: str, class_names: tuple[str, ...]) -> FileImage
 def class_folders(folder: Path) -> tuple[str, ...]:
     """Return the sorted names of the folders in a folder, hidden ones left out."""
     with os.scandir(folder) as entries:
-        return tuple(
-            sorted(
-                entry.name
-                for entry in entries
-                if entry.is_dir() and not entry.name.startswith(".")
-            )
-        )
+        folders = [entry.name for entry in entries if entry.is_dir()]
+    return tuple(sorted(name for name in folders if not name.startswith(".")))
 
 
 def image_paths(root: Path, below: str) -> Iterator[str]:

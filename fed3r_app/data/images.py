@@ -59,9 +59,7 @@ class ImageSet(ABC):
     def digest(self, index: int) -> bytes:
         """Return the digest of the content of one image."""
         image = self.image(index)
-        return hashlib.blake2b(
-            repr(image.size).encode() + image.tobytes(), digest_size=DIGEST_BYTES
-        ).digest()
+        return _new_digest(repr(image.size), image.tobytes()).digest()
 
     @cached_property
     def identity(self) -> str:
@@ -90,9 +88,7 @@ class ArrayImages(ImageSet):
         return Image.fromarray(self._pixels[index])
 
     def _digest(self) -> str:
-        digest = _new_digest(repr(self._pixels.shape))
-        digest.update(self._pixels.data)
-        return digest.hexdigest()
+        return _new_digest(repr(self._pixels.shape), self._pixels.data).hexdigest()
 
 
 class EncodedImages(ImageSet):
@@ -108,14 +104,12 @@ class EncodedImages(ImageSet):
 
     def digest(self, index: int) -> bytes:
         """Return the digest of the bytes of one image."""
-        return hashlib.blake2b(self._files[index], digest_size=DIGEST_BYTES).digest()
+        return _new_digest("", self._files[index]).digest()
 
     def _digest(self) -> str:
         # The lengths come first, so that no two lists of files run together.
-        digest = _new_digest(repr([len(file) for file in self._files]))
-        for file in self._files:
-            digest.update(file)
-        return digest.hexdigest()
+        lengths = repr([len(file) for file in self._files])
+        return _new_digest(lengths, *self._files).hexdigest()
 
 
 class FileImages(ImageSet):
@@ -123,7 +117,7 @@ class FileImages(ImageSet):
 
     Asking for `identity` looks up every file without opening it, so that is where
     missing images are reported, before any work on the set. The server asks for that
-    of the training images, too: it tells whether a run may go on.
+    of the training images, too: it decides whether a run may be resumed.
 
     Parameters
     ----------
@@ -148,8 +142,7 @@ class FileImages(ImageSet):
     def digest(self, index: int) -> bytes:
         """Return the digest of the file of one image."""
         with self._open(index) as file:
-            content = file.read()
-        return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
+            return _new_digest("", file.read()).digest()
 
     def _open(self, index: int) -> BinaryIO:
         """Return the open file of one image."""
@@ -163,10 +156,7 @@ class FileImages(ImageSet):
             ) from error
 
     def _digest(self) -> str:
-        digest = _new_digest("files")
-        for stamp in self._stamps():
-            digest.update(stamp)
-        return digest.hexdigest()
+        return _new_digest("files", *self._stamps()).hexdigest()
 
     def _stamps(self) -> list[bytes]:
         """Return the path, size and time of every image, looked up without opening."""
@@ -180,7 +170,7 @@ class FileImages(ImageSet):
             times = b"\0%d\0%d\0" % (status.st_size, status.st_mtime_ns)
             stamps.append(os.fsencode(path) + times)
         if missing:
-            # The sentence may go to the server: it must not tell how many there are.
+            # The sentence may go to the server: it must not show how many there are.
             raise FileNotFoundError(
                 f"data-path must hold all images, got {self._root} without some of "
                 f"them; the first is {missing[0]}."
@@ -196,16 +186,13 @@ class OwnImages(FileImages):
         """Hex digests that name each image: its folder, path, size and time."""
         # With the folder: nodes that share a machine may have the same paths.
         root = self._real_root + b"\0"
-        return tuple(
-            hashlib.blake2b(root + stamp, digest_size=DIGEST_BYTES).hexdigest()
-            for stamp in self._stamps()
-        )
+        stamps = self._stamps()
+        return tuple(_new_digest("", root, stamp).hexdigest() for stamp in stamps)
 
     @property
     def folder_key(self) -> str:
         """Hex digest that names the folder."""
-        digest = hashlib.blake2b(self._real_root, digest_size=DIGEST_BYTES)
-        return digest.hexdigest()
+        return _new_digest("", self._real_root).hexdigest()
 
     @property
     def _real_root(self) -> bytes:
@@ -274,9 +261,12 @@ class DataSet:
         return self.train.dim if isinstance(self.train, GivenFeatures) else None
 
 
-def _new_digest(start: str) -> "hashlib.blake2b":
-    """Return a 128-bit digest that has taken in `start`."""
-    return hashlib.blake2b(start.encode(), digest_size=16)
+def _new_digest(start: str, *parts: bytes | memoryview) -> "hashlib.blake2b":
+    """Return a 128-bit digest that has taken in `start` and the parts."""
+    digest = hashlib.blake2b(start.encode(), digest_size=DIGEST_BYTES)
+    for part in parts:
+        digest.update(part)
+    return digest
 
 
 def _decode(file: BinaryIO, name: str) -> Image.Image:

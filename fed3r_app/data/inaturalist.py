@@ -34,7 +34,14 @@ def find_inaturalist_images(root: Path, image_ids: Sequence[str]) -> list[str]:
         # The files are large: the second is read only where the first falls short.
         if len(found) < len(wanted):
             found = {**_read_file_names(root / file, wanted), **found}
-    _check_all_found(image_ids, found, root, there)
+    lost = [image_id for image_id in image_ids if image_id not in found]
+    if lost:
+        absent = [file for file in _ANNOTATION_FILES if file not in there]
+        hint = f" {absent[0]} is not there: add it." if absent else ""
+        raise FileNotFoundError(
+            f"Every image_id must be listed in the annotations, got {len(lost)} that "
+            f"{' and '.join(there)} in {root} lack; the first is {lost[0]!r}.{hint}"
+        )
     return [found[image_id] for image_id in image_ids]
 
 
@@ -54,18 +61,3 @@ def _read_file_names(path: Path, wanted: set[str]) -> dict[str, str]:
     }
     files = {**by_stem, **by_number}
     return {image_id: files[image_id] for image_id in wanted & files.keys()}
-
-
-def _check_all_found(
-    image_ids: Sequence[str], found: dict[str, str], root: Path, there: list[str]
-) -> None:
-    """Raise unless every image was found; say which annotation file is missing."""
-    lost = [image_id for image_id in image_ids if image_id not in found]
-    if not lost:
-        return
-    absent = [file for file in _ANNOTATION_FILES if file not in there]
-    hint = f" {absent[0]} is not there: add it." if absent else ""
-    raise FileNotFoundError(
-        f"Every image_id must be listed in the annotations, got {len(lost)} that "
-        f"{' and '.join(there)} in {root} lack; the first is {lost[0]!r}.{hint}"
-    )

@@ -17,11 +17,11 @@ class LabelSpace:
 
     @classmethod
     def union(cls, class_names: Iterable[Sequence[str]]) -> LabelSpace:
-        """Return the classes that anybody has, sorted by name."""
+        """Return the classes that any client has, sorted by name."""
         return cls(tuple(sorted({name for names in class_names for name in names})))
 
     def refusal(self, owner: str, class_names: Sequence[str]) -> str | None:
-        """Return why somebody's classes don't fit, or None if they do."""
+        """Return why a client's classes don't fit, or None if they do."""
         unknown = [name for name in class_names if name not in self.names]
         if not unknown:
             return None
@@ -33,7 +33,7 @@ class LabelSpace:
         )
 
     def numbers(self, owner: str, class_names: Sequence[str]) -> NDArray[np.int64]:
-        """Return the number of each of somebody's classes, or raise ValueError."""
+        """Return the number of each of a client's classes, or raise ValueError."""
         if refusal := self.refusal(owner, class_names):
             raise ValueError(refusal)
         number = {name: index for index, name in enumerate(self.names)}

@@ -11,25 +11,14 @@ from fed3r_app.data.images import ArrayImages, DataSet, EncodedImages
 _GROCERY_HINT = "Install it with pip install 'fed3r-flower[grocery]'."
 
 
-def load_digits() -> DataSet:
+def load_digits(name: str = "digits") -> DataSet:
     """Return scikit-learn's 1,797 handwritten digits, 8 x 8, a fifth held out.
 
     Every fifth image of each digit is held out: the same in every run, whatever the
-    run's seed.
+    run's seed. "digits-small" has the first 20 of each digit to train on: few enough to
+    train a network on in half a minute.
     """
-    return _digits("digits", per_class=None)
-
-
-def load_digits_small() -> DataSet:
-    """Return the first 20 digits of each kind to train on, and all that are held out.
-
-    200 images: few enough to train a network on in half a minute.
-    """
-    return _digits("digits-small", per_class=20)
-
-
-def _digits(name: str, per_class: int | None) -> DataSet:
-    """Return the digits, with all training images or the first so many of each."""
+    per_class = 20 if name == "digits-small" else None
     # 64 grey values of 0 .. 16 and the digit in a row; read without importing
     # scikit-learn, which takes longer than everything else a client loads but torch.
     table = np.loadtxt(_digits_file(), delimiter=",", dtype=np.int64)

@@ -53,7 +53,7 @@ def split_rows(
         raise ValueError(f"seed must be >= 0, got {seed}.")
     if scheme == "dirichlet" and alpha == 0:
         scheme = "by-class"
-    # Only "dirichlet" may tell one alpha from another: the others share a cache entry.
+    # Only "dirichlet" depends on alpha: the others share a cache entry.
     return _split_once(
         dataset, scheme, num_clients, alpha if scheme == "dirichlet" else 0.0, seed
     )

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fed3r_app.data.image_folder import existing_folder
 from fed3r_app.data.images import DataSet, FileImages
 from fed3r_app.data.inaturalist import find_inaturalist_images
-from fed3r_app.data.split_files import SplitFile, read_split_file
+from fed3r_app.data.split_files import read_split_file
 
 _LOG = logging.getLogger(__name__)
 # root, image ids -> paths relative to root
@@ -95,20 +95,18 @@ def _load(name: str, data_path: str, find_images: FindImages) -> DataSet:
     train = read_split_file(train_path, with_users=True)
     test = read_split_file(test_path, with_users=False)
     if train.num_without_user:
-        _LOG.warning(
-            "%s: left out %d rows that have no user_id.",
-            train_path.name,
-            train.num_without_user,
-        )
+        left_out = "%s: left out %d rows that have no user_id."
+        _LOG.warning(left_out, train_path.name, train.num_without_user)
     # One look-up for both: the annotations of iNaturalist are large.
     paths = find_images(root, train.image_ids + test.image_ids)
     # The published classes are 0 .. C-1; ranking them also serves a cut of the files.
     classes = np.unique(np.concatenate([train.classes, test.classes]))
+    names = {**test.class_labels, **train.class_labels}  # else a class's number
     clients, client_names = _group_by_user(train.users)
     cut = len(train.image_ids)
     return DataSet(
         name=name,
-        class_names=_class_names(classes, train, test),
+        class_names=tuple(names.get(each, str(each)) for each in classes.tolist()),
         train=FileImages(root, paths[:cut], np.searchsorted(classes, train.classes)),
         test=FileImages(root, paths[cut:], np.searchsorted(classes, test.classes)),
         clients=clients,
@@ -125,14 +123,6 @@ def _find_split_file(name: str, federation: _Federation, root: Path, file: str) 
         f"data-path must hold {file} when dataset = {name!r}, got {root} without it. "
         f"Unpack {federation.archive}.zip of Google's federated_vision_datasets there."
     )
-
-
-def _class_names(
-    classes: NDArray[np.int64], train: SplitFile, test: SplitFile
-) -> tuple[str, ...]:
-    """Return the `label` of each class where the files have one, else its number."""
-    names = {**test.class_labels, **train.class_labels}
-    return tuple(names.get(number, str(number)) for number in classes.tolist())
 
 
 def _group_by_user(

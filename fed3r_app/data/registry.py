@@ -8,7 +8,7 @@ from fed3r_app.data.cifar import load_cifar
 from fed3r_app.data.image_folder import load_imagefolder
 from fed3r_app.data.images import DataSet
 from fed3r_app.data.local_folder import LOCAL, load_local
-from fed3r_app.data.packaged import load_digits, load_digits_small, load_grocery
+from fed3r_app.data.packaged import load_digits, load_grocery
 from fed3r_app.data.published import FEDERATION_NAMES, load_published
 from fed3r_app.data.synthetic import NAME as SYNTHETIC
 from fed3r_app.data.synthetic import check_synthetic, load_synthetic
@@ -40,9 +40,11 @@ class Traits:
 
 
 _TRAITS: dict[str, Traits] = {
-    "digits": Traits(lambda _name, _path: load_digits(), False, may_mirror=False),
-    "digits-small": Traits(
-        lambda _name, _path: load_digits_small(), False, may_mirror=False
+    **dict.fromkeys(
+        ("digits", "digits-small"),
+        Traits(
+            lambda name, _path: load_digits(name), needs_path=False, may_mirror=False
+        ),
     ),
     "grocery": Traits(lambda _name, _path: load_grocery(), needs_path=False),
     "cifar10": Traits(load_cifar),

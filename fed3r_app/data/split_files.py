@@ -51,7 +51,7 @@ class SplitFile:
 
 
 def read_split_file(path: Path, with_users: bool) -> SplitFile:
-    """Return the content of a split file; with_users tells training from test."""
+    """Return the content of a split file; with_users: of training, not of test."""
     needed = ["user_id"] * with_users + ["image_id", "class"]
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:

@@ -2,7 +2,7 @@
 
 Named `synthetic:classes=1203,features=1280,…` in the run config. Every number of a
 sample follows from the data set's name and the sample's row, so that a client makes
-just its own features when it is asked, and nobody ever holds all of them.
+just its own features when it is asked, and no process ever holds all of them.
 """
 
 import hashlib
@@ -118,33 +118,21 @@ def _read_recipe(name: str) -> _Recipe:
     """Return the recipe in a name such as `synthetic:classes=5,features=3`."""
     values: dict[str, float] = {}
     _, _, settings = name.partition(":")
+    defaults = {field.name: field.default for field in fields(_Recipe)}
     for setting in filter(None, settings.split(",")):
         key, _, text = setting.strip().partition("=")
-        value = _read_number(key, text)
-        if value is None:
-            raise ValueError(_rule(name, setting))
-        values[key] = value
+        try:
+            values[key] = float(text) if key == "mean" else int(text)
+        except ValueError:
+            values[key] = math.nan
+        least = 0 if key == "seed" else 1
+        if key not in defaults or not least <= values[key] < 1e9:  # also refuses NaN
+            keys = ", ".join(f"{each}={value}" for each, value in defaults.items())
+            raise ValueError(
+                f"dataset = {name!r} must be synthetic:key=value,… with some of "
+                f"{keys}, got {setting!r}."
+            )
     return _Recipe(**values)  # type: ignore[arg-type]
-
-
-def _read_number(key: str, text: str) -> float | None:
-    """Return the number of a setting; None if there is no such setting or number."""
-    if key not in {field.name for field in fields(_Recipe)}:
-        return None
-    try:
-        value = float(text) if key == "mean" else int(text)
-    except ValueError:
-        return None
-    least = 0 if key == "seed" else 1
-    return value if least <= value < 1e9 else None  # NaN is no number either
-
-
-def _rule(name: str, setting: str) -> str:
-    keys = ", ".join(f"{field.name}={field.default}" for field in fields(_Recipe))
-    return (
-        f"dataset = {name!r} must be synthetic:key=value,… with some of {keys}, "
-        f"got {setting!r}."
-    )
 
 
 def _read_sizes(name: str, data_path: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:

@@ -1,7 +1,7 @@
 """Certificates and keys for a trial of a deployment: TLS and node authentication.
 
 Everything is made on one machine, keys included, which is fine for a trial and wrong
-for real: there every key is made where it stays (docker/README.md).
+for production: there every key is made where it stays (docs/deployment.md).
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ SUPEREXEC_SECRET = "superexec.secret"
 NODES = "nodes"
 DEFAULT_HOSTS = ("localhost", "127.0.0.1", "superlink")
 _PEM = serialization.Encoding.PEM
-_OPENSSH = serialization.Encoding.OpenSSH
 
 
 def make_certificates(
@@ -38,8 +37,8 @@ def make_certificates(
     Parameters
     ----------
     folder : Path
-        Must not hold certificates yet: new ones would lock out everybody who trusts
-        the old.
+        Must not hold certificates yet: new ones would lock out all nodes that
+        trust the old.
     hosts : Sequence[str]
         Names and addresses under which the SuperLink is reached.
     nodes : Sequence[str]
@@ -109,31 +108,29 @@ def _new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        _PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _pem(
+    key: ec.EllipticCurvePrivateKey,
+    form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
+) -> bytes:
+    return key.private_bytes(_PEM, form, serialization.NoEncryption())
 
 
 def _write_node_keys(folder: Path, name: str) -> None:
     """Write the pair of keys that ``ssh-keygen -t ecdsa -b 384`` would."""
     key = _new_key()
-    openssh, open_text = (
-        serialization.PrivateFormat.OpenSSH,
-        serialization.NoEncryption(),
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
-    public = key.public_key().public_bytes(_OPENSSH, serialization.PublicFormat.OpenSSH)
-    _write_private(folder / name, key.private_bytes(_PEM, openssh, open_text))
+    _write_private(folder / name, _pem(key, serialization.PrivateFormat.OpenSSH))
     (folder / f"{name}.pub").write_bytes(public + f" {name}\n".encode())
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Write a file that nobody but its owner can read, from its first byte on."""
+    """Write a file that only its owner can read, from its first byte on."""
     path.unlink(missing_ok=True)
-    with os.fdopen(
-        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb"
-    ) as f:
-        f.write(content)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
 
 
 def _alternative_name(host: str) -> x509.GeneralName:

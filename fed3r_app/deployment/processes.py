@@ -13,14 +13,13 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
-from fed3r_app.deployment.superlink import SuperLink
+from fed3r_app.deployment.superlink import SuperLink, flower_environment
 
 _START_SECONDS = 60.0
 # Flower's processes take five seconds to end by themselves. Nothing of theirs is needed
@@ -64,15 +63,8 @@ class FlowerProcesses:
     ) -> None:
         self.home = home
         self.port = free_port()
-        # The programs of this Python environment before those of any other.
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        self.environment = {
-            **os.environ,
-            **_ENVIRONMENT,
-            "PATH": path,
-            "FLWR_HOME": str(home),
-            **(environment or {}),
-        }
+        fixed = {**flower_environment(home), **_ENVIRONMENT}
+        self.environment = {**fixed, **(environment or {})}
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> Self:
@@ -161,7 +153,7 @@ class FlowerProcesses:
 
 
 def app_settings(app: Path) -> dict[str, Any]:
-    """Return what an app's folder tells Flower; raise ValueError if it is no app's."""
+    """Return an app's settings for Flower; raise ValueError if it is no app."""
     try:
         with _pyproject(app).open("rb") as file:
             settings: dict[str, Any] = tomllib.load(file)["tool"]["flwr"]["app"]
@@ -201,7 +193,7 @@ def _pyproject(app: Path) -> Path:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
+    """Return a port of this machine that is free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -309,7 +301,7 @@ class Deployment(FlowerProcesses):
         run : str
             Its id.
         timeout : float
-            Seconds after which it is an error that it goes on.
+            Seconds after which it is an error that it still runs.
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
@@ -325,7 +317,13 @@ class Deployment(FlowerProcesses):
 
     def output(self, run: str) -> str:
         """Return what the ServerApp of a run has logged."""
-        return self._flwr("log", run, "--show")
+        command = ["flwr", "log", run, "--show"]
+        done = subprocess.run(
+            command, env=self.environment, check=False, capture_output=True, text=True
+        )
+        if done.returncode:
+            raise RuntimeError(f"flwr log failed: {done.stdout}{done.stderr}")
+        return done.stdout
 
     def find(self, program: str, node: str | None = None) -> list[int]:
         """Return the ids of this deployment's processes that run a program.
@@ -353,7 +351,7 @@ class Deployment(FlowerProcesses):
         return found
 
     def kill(self, name: str) -> None:
-        """Kill a process that was started here, without a chance to say goodbye."""
+        """Kill a process that was started here, which gets no chance to clean up."""
         process = self._named.pop(name)
         process.send_signal(signal.SIGKILL)
         process.wait()
@@ -382,25 +380,10 @@ class Deployment(FlowerProcesses):
     def _log_file(self, name: str) -> Path:
         return self.home / f"{name}.log"
 
-    def _flwr(self, *arguments: str) -> str:
-        """Call Flower's command line; return its output."""
-        done = subprocess.run(
-            ["flwr", *arguments],
-            env=self.environment,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            output = done.stdout + done.stderr
-            raise RuntimeError(f"flwr {arguments[0]} failed: {output}")
-        return done.stdout
-
     def _client_security(self) -> list[str]:
-        certificate = self._root_certificate()
-        return (
-            ["--root-certificates", str(certificate)] if certificate else ["--insecure"]
-        )
+        if certificate := self._root_certificate():
+            return ["--root-certificates", str(certificate)]
+        return ["--insecure"]
 
     def _superexec_secret(self) -> list[str]:
         if not self._certificates:

@@ -15,11 +15,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import tomli_w
 
 from fed3r_app.errors import RunError
 
@@ -30,6 +32,13 @@ COMPLETED = "finished:completed"
 _CONNECTION = "fed3r"
 _TIMEOUT_SECONDS = 10.0
 _HOSTNAME_MISMATCH, _IP_MISMATCH, _EXPIRED = 62, 64, 10  # of OpenSSL's verification
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """Return the environment of Flower's programs, whose files are below home."""
+    # The programs of this Python environment before those of any other.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, "PATH": path, "FLWR_HOME": str(home)}
 
 
 @dataclass(frozen=True)
@@ -69,23 +78,8 @@ class SuperLink:
         tls = self._tls()
         try:
             self._ask_for_health(tls)
-        except socket.gaierror as error:
-            reason = f"the host is not known ({error.strerror})."
-            raise self._unreachable(reason) from error
-        except ConnectionRefusedError as error:
-            raise self._unreachable("nobody listens there. Is it started?") from error
-        except ssl.SSLCertVerificationError as error:
-            raise self._unreachable(self._distrust(error)) from error
-        except ssl.SSLError as error:
-            raise self._unreachable(
-                "it does not speak TLS. Was it started with --insecure?"
-            ) from error
         except (OSError, HTTPException) as error:
-            if tls is None and self._speaks_tls():
-                reason = "it speaks TLS only. Give --root-certificates ca.crt."
-            else:
-                reason = f"{error or type(error).__name__}."
-            raise self._unreachable(reason) from error
+            raise self._unreachable(self._reason(error, tls)) from error
 
     def status(self, **which: int) -> str:
         """Return the status of a run, such as ``finished:completed``.
@@ -107,17 +101,14 @@ class SuperLink:
 
     def write_config(self, home: Path) -> None:
         """Write the config of Flower's command line, with this SuperLink as default."""
-        certificate = self.root_certificates
-        security = (
-            f'root-certificates = "{certificate.absolute()}"'
-            if certificate
-            else "insecure = true"
-        )
+        connection: dict[str, str | bool] = {"address": self.address}
+        if self.root_certificates:
+            connection["root-certificates"] = str(self.root_certificates.absolute())
+        else:
+            connection["insecure"] = True
+        config = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}
         home.mkdir(parents=True, exist_ok=True)
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "{_CONNECTION}"\n\n[superlink.{_CONNECTION}]\n'
-            f'address = "{self.address}"\n{security}\n'
-        )
+        (home / "config.toml").write_text(tomli_w.dumps(config), "utf-8")
 
     def run(self, app: Path, run_config: Sequence[str]) -> None:
         """Run an app with live output; raise a RunError unless it completes."""
@@ -142,11 +133,8 @@ class SuperLink:
                 f"--app must be the app's folder, got {app} without pyproject.toml."
             )
         options = [word for each in run_config for word in ("--run-config", each)]
-        command = ["flwr", "run", str(app), *options, "--format", "json"]
-        with self._flower_home() as environment:
-            done = subprocess.run(
-                command, env=environment, check=False, stdout=subprocess.PIPE, text=True
-            )
+        command = ["run", str(app), *options, "--format", "json"]
+        done = self._flwr(*command, stdout=subprocess.PIPE)
         # The command ends well also where there is an error, and says so inside.
         answer = json.loads("".join(done.stdout.partition("{")[1:]) or "{}")
         if done.returncode or not answer.get("success"):
@@ -156,16 +144,14 @@ class SuperLink:
 
     def follow(self, run: int) -> str:
         """Show the log of a run to its end; return its last status."""
-        command = ["flwr", "log", str(run), "--stream"]
         while True:
-            with self._flower_home() as environment:
-                subprocess.run(command, env=environment, check=False)
+            self._flwr("log", str(run), "--stream")
             try:
                 self.check()
                 status = self.status(run_id=run)
             except OSError as error:
                 raise RunError(
-                    f"{error} Run {run} goes on once it is back: flwr log {run}."
+                    f"{error} Run {run} continues once it is back: flwr log {run}."
                 ) from error
             if status.startswith("finished"):
                 return status
@@ -177,15 +163,8 @@ class SuperLink:
             raise FileNotFoundError(
                 f"{public_key} must be a node's public key, got no file there."
             )
-        command = ["flwr", "supernode", "register", str(public_key)]
-        with self._flower_home() as environment:
-            done = subprocess.run(
-                [*command, "--name", public_key.stem],
-                env=environment,
-                check=False,
-                capture_output=True,
-                text=True,
-            )
+        command = ["supernode", "register", str(public_key), "--name", public_key.stem]
+        done = self._flwr(*command, capture_output=True)
         output = " ".join((done.stdout + done.stderr).replace("│", " ").split())
         if done.returncode and "already in use" not in output:
             raise RunError(f"{public_key} was not registered: {output}")
@@ -231,14 +210,14 @@ class SuperLink:
         finally:
             client.close()
 
-    @contextmanager
-    def _flower_home(self) -> Iterator[dict[str, str]]:
-        """Yield the environment of a call of Flower's command line."""
-        # The programs of this Python environment before those of any other.
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    def _flwr(self, *arguments: str, **pipes: Any) -> subprocess.CompletedProcess[str]:
+        """Call Flower's command line with this SuperLink as default; return how."""
         with tempfile.TemporaryDirectory() as home:
             self.write_config(Path(home))
-            yield {**os.environ, "PATH": path, "FLWR_HOME": home}
+            environment = flower_environment(Path(home))
+            return subprocess.run(
+                ["flwr", *arguments], env=environment, check=False, text=True, **pipes
+            )
 
     def _tls(self) -> ssl.SSLContext | None:
         if self.root_certificates is None:
@@ -252,30 +231,41 @@ class SuperLink:
             ) from error
 
     def _ask_for_health(self, tls: ssl.SSLContext | None) -> None:
-        connection = (
-            HTTPSConnection(self.host, self.port, timeout=_TIMEOUT_SECONDS, context=tls)
+        place, timeout = (self.host, self.port), _TIMEOUT_SECONDS
+        with closing(
+            HTTPSConnection(*place, timeout=timeout, context=tls)
             if tls
-            else HTTPConnection(self.host, self.port, timeout=_TIMEOUT_SECONDS)
-        )
-        try:
+            else HTTPConnection(*place, timeout=timeout)
+        ) as connection:
             connection.request("GET", "/health")
             status = connection.getresponse().status
-        finally:
-            connection.close()
         if status != 200:
             raise OSError(f"it answers, but not as a SuperLink (status {status})")
 
     def _speaks_tls(self) -> bool:
-        anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        anybody.check_hostname, anybody.verify_mode = False, ssl.CERT_NONE
+        any_server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        any_server.check_hostname, any_server.verify_mode = False, ssl.CERT_NONE
         try:
-            with socket.create_connection(
-                (self.host, self.port), _TIMEOUT_SECONDS
-            ) as plain:
-                anybody.wrap_socket(plain).close()
+            address = (self.host, self.port)
+            with socket.create_connection(address, _TIMEOUT_SECONDS) as plain:
+                any_server.wrap_socket(plain).close()
         except OSError:
             return False
         return True
+
+    def _reason(self, error: Exception, tls: ssl.SSLContext | None) -> str:
+        """Return why there is no connection, and what to do about it."""
+        if isinstance(error, socket.gaierror):
+            return f"the host is not known ({error.strerror})."
+        if isinstance(error, ConnectionRefusedError):
+            return "nobody listens there. Is it started?"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return self._distrust(error)
+        if isinstance(error, ssl.SSLError):
+            return "it does not speak TLS. Was it started with --insecure?"
+        if tls is None and self._speaks_tls():
+            return "it speaks TLS only. Give --root-certificates ca.crt."
+        return f"{error or type(error).__name__}."
 
     def _distrust(self, error: ssl.SSLCertVerificationError) -> str:
         if error.verify_code in (_HOSTNAME_MISMATCH, _IP_MISMATCH):

@@ -20,15 +20,11 @@ from fed3r_app.features.preprocessing import Preprocess
 from fed3r_app.features.spec import BackboneSpec
 
 Build = Callable[[], nn.Module]
-
-
 _LOG = logging.getLogger(__name__)
 _DEFAULT_SIZE = 224
 _NO_WEIGHTS = "none"  # in the place of a digest
 # Known without building the network.
 _KNOWN_DIMS = {"mobilenet_v2": 1280}
-
-
 # Its last activation is a ReLU6, and means stay within its range.
 _KNOWN_RANGES = {"mobilenet_v2": (0.0, 6.0)}
 
@@ -71,8 +67,8 @@ class Backbone:
     def module(self) -> nn.Module:
         """The network, (n, channels, s, s) -> (n, d): float32, eval mode, frozen.
 
-        Features are taken from a copy made once. Whoever trains this module
-        takes a copy too, and wraps the result in a Backbone with its own digest.
+        Features are taken from a copy made once. Training takes a copy too, and wraps
+        the result in a Backbone with its own digest.
         """
         # Building draws initial weights; the caller's random numbers stay as they were.
         with torch.random.fork_rng(devices=[]):

@@ -198,11 +198,11 @@ def checksum_of(data: bytes) -> bytes:
 def cache_dir() -> Path:
     """Return the folder of cached features: $FED3R_CACHE_DIR, else the user's cache.
 
-    Features tell of the images: a folder that is not there yet is made for its owner
+    Features reveal images: a folder that is not there yet is made for its owner
     alone. One that is there stays as it is.
     """
     configured = os.environ.get("FED3R_CACHE_DIR")
     folder = Path(configured) if configured else Path.home() / ".cache" / "fed3r"
-    with suppress(OSError):  # whoever writes there says what is wrong with it
+    with suppress(OSError):  # writing there says what is wrong with it
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder

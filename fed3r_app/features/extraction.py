@@ -17,11 +17,7 @@ from fed3r_app.features.cache import FeatureCache, FeatureFiles, RowCache
 from fed3r_app.features.inference_copy import fast_copy
 
 Progress = Callable[[int, int], None]
-
-
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
 # Part of every key: raise it when the same settings come to give other features.
 _CACHE_VERSION = 1
 # Fastest measured for MobileNetV2 on a CPU: 5 or 6 images of 224 px, 16 of 128 px, 21
@@ -90,7 +86,7 @@ def cached_features(
     """Return the features of some images, extracting only those never seen before.
 
     Only the given rows are read from the cache, and each batch is kept as it is
-    done: what was interrupted goes on where it stopped. The parameters are those of
+    done: what was interrupted continues where it stopped. The parameters are those of
     `extract_features`; progress counts the images that have to be extracted.
 
     Parameters

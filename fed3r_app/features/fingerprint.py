@@ -1,8 +1,8 @@
 """What a contribution is made of, as one digest.
 
 Two contributions with the same digest are the same images with the same labels of the
-same client, under the same backbone and feature map. It is not a digest of the sums,
-whose last bits vary with the number of threads.
+same client, under the same backbone and feature map. It is not a digest of the
+statistics, whose last bits vary with the number of threads.
 """
 
 from __future__ import annotations

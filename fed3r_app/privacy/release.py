@@ -12,6 +12,7 @@ Rounded to whole samples, the small shares of many clients would all be zero.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from logging import INFO
 
@@ -35,8 +36,40 @@ from fed3r_app.privacy.gaussian import (
 from fed3r_app.privacy.secagg import IntegerStatistics
 
 
-class CentralNoise:
-    """Noise that the server adds to the sums, once.
+class _Noise(ABC):
+    """The noise of one release; ``mode`` says who adds it."""
+
+    mode: str
+
+    def __init__(self, budget: PrivacyBudget, d: int) -> None:
+        self._budget = budget
+        self._d = d
+
+    @property
+    @abstractmethod
+    def sigma(self) -> float:
+        """Standard deviation of the noise in the statistics of all clients."""
+
+    @property
+    def lam(self) -> float:
+        """The ridge penalty that goes with the noise."""
+        return private_lambda(self.sigma, self._d)
+
+    def summary(self) -> dict[str, object]:
+        """Return what the run's summary says of its privacy."""
+        return {
+            "mode": self.mode,
+            "epsilon": self._budget.epsilon,
+            "delta": self._budget.delta,
+            "sigma": self.sigma,
+            "sensitivity": sensitivity(NORM),
+            "feature_norm": NORM,
+            "neighbours": NEIGHBOURS,
+        }
+
+
+class CentralNoise(_Noise):
+    """Noise that the server adds to the statistics, once.
 
     Parameters
     ----------
@@ -46,15 +79,16 @@ class CentralNoise:
         Shape of the statistics.
     """
 
-    def __init__(
-        self,
-        budget: PrivacyBudget,
-        d: int,
-        num_classes: int,
-    ) -> None:
-        self._budget = budget
-        self._d = d
-        self.sigma = budget.central_sigma(d, num_classes)
+    mode = CENTRAL
+
+    def __init__(self, budget: PrivacyBudget, d: int, num_classes: int) -> None:
+        super().__init__(budget, d)
+        self._sigma = budget.central_sigma(d, num_classes)
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise."""
+        return self._sigma
 
     def release(self, stats: RidgeStatistics) -> RidgeStatistics:
         """Return the statistics with noise; call it once."""
@@ -68,18 +102,9 @@ class CentralNoise:
         )
         return gaussian_mechanism(stats, self.sigma, secure_normals)
 
-    @property
-    def lam(self) -> float:
-        """The ridge penalty that goes with the noise."""
-        return private_lambda(self.sigma, self._d)
 
-    def summary(self) -> dict[str, object]:
-        """Return what the run's summary says of its privacy."""
-        return _summary(CENTRAL, self._budget, self.sigma)
-
-
-class DistributedNoise:
-    """Noise that the clients have added to the sums of their groups.
+class DistributedNoise(_Noise):
+    """Noise that the clients have added to the statistics of their groups.
 
     The sum over each group is private by itself: t members, the least that are ever
     unmasked, have noise with standard deviation sigma together, and m survivors noise
@@ -93,10 +118,8 @@ class DistributedNoise:
         Number of features.
     """
 
-    def __init__(self, budget: PrivacyBudget, d: int) -> None:
-        self._budget = budget
-        self._d = d
-        self._shares = 0.0
+    mode = DISTRIBUTED
+    _shares = 0.0
 
     def add_group(self, survivors: int, threshold: int) -> None:
         """Add a group whose survivors each added 1/threshold of the noise variance."""
@@ -116,27 +139,6 @@ class DistributedNoise:
         """Standard deviation of the noise in the sum over all groups."""
         return self._budget.distributed_sigma() * math.sqrt(self._shares)
 
-    @property
-    def lam(self) -> float:
-        """The ridge penalty that goes with the noise."""
-        return private_lambda(self.sigma, self._d)
-
-    def summary(self) -> dict[str, object]:
-        """Return what the run's summary says of its privacy."""
-        return _summary(DISTRIBUTED, self._budget, self.sigma)
-
-
-def _summary(mode: str, budget: PrivacyBudget, sigma: float) -> dict[str, object]:
-    return {
-        "mode": mode,
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "sigma": sigma,
-        "sensitivity": sensitivity(NORM),
-        "feature_norm": NORM,
-        "neighbours": NEIGHBOURS,
-    }
-
 
 def add_noise_share(
     integers: IntegerStatistics, sigma: float, bits: int
@@ -154,10 +156,11 @@ def add_noise_share(
         Of the grid.
     """
     d = len(integers.b)
-    deviation = np.full(len(integers.A), sigma / math.sqrt(2) * 4.0**bits)
-    deviation[_diagonal(d)] *= math.sqrt(2)
+    rows = np.arange(d)
+    scale = np.full(len(integers.A), sigma / math.sqrt(2) * 4.0**bits)
+    scale[rows * d - rows * (rows - 1) // 2] *= math.sqrt(2)  # on the diagonal
     return IntegerStatistics(
-        integers.A + _draw(len(integers.A), deviation),
+        integers.A + _draw(len(integers.A), scale),
         integers.b + _draw(integers.b.size, sigma * 2.0**bits).reshape(d, -1),
         (integers.counts << bits) + _draw(len(integers.counts), sigma * 2.0**bits),
     )
@@ -169,12 +172,8 @@ def round_counts(integers: IntegerStatistics, bits: int) -> IntegerStatistics:
     return replace(integers, counts=counts)
 
 
-def _draw(size: int, deviation: float | NDArray[np.float64]) -> NDArray[np.int64]:
-    noise = secure_normals(size).numpy() * deviation
+def _draw(
+    size: int, standard_deviation: float | NDArray[np.float64]
+) -> NDArray[np.int64]:
+    noise = secure_normals(size).numpy() * standard_deviation
     return np.rint(noise).astype(np.int64)
-
-
-def _diagonal(d: int) -> NDArray[np.int64]:
-    """Return where the diagonal is in an upper triangle, row by row."""
-    rows = np.arange(d)
-    return rows * d - rows * (rows - 1) // 2

@@ -2,9 +2,9 @@
 
 After Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Machine
 Learning*, for a server that follows the protocol but remembers all it sees. Plain
-values and bytes; no Flower. ``grid`` turns statistics into integers whose sums are
-exact, ``crypto`` holds the primitives, ``shamir`` shares secrets, ``members`` and
-``groups`` are the two sides of the four exchanges, ``answered`` the mark on disk.
+values and bytes; no Flower. ``fixed_point`` turns statistics into integers whose sums
+are exact, ``crypto`` holds the primitives and shares secrets, ``client`` and ``server``
+are the two sides of the four exchanges, ``unmask_marker`` the mark on disk.
 
 Who learns what is in ``SECURITY.md``.
 """

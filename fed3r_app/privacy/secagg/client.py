@@ -52,9 +52,9 @@ class Member:
     attempt : str
         Names the attempt; part of every key that is derived.
     sealing_key, masking_key, seed : bytes
-        Private keys, and the seed of the mask that nobody else knows.
+        Private keys, and the seed of the mask that no other member knows.
     index, threshold, keys
-        Place in the group, shares needed to unmask, and everybody's public keys:
+        Place in the group, shares needed to unmask, and all public keys of the group:
         known after ``share``.
     own_shares, received : bytes, dict
         What this member keeps of its own secrets, and the sealed shares of the others.
@@ -118,11 +118,8 @@ class Member:
         self.received, self.masked = dict(received), True
         for peer in received:
             self._open(peer)  # a share that can't be opened must not be found out late
-            key = agree(
-                self.masking_key,
-                self.keys[peer].masking,
-                pair_purpose(self.attempt, self.index, peer),
-            )
+            purpose = pair_purpose(self.attempt, self.index, peer)
+            key = agree(self.masking_key, self.keys[peer].masking, purpose)
             add_mask(vector, key, pair_sign(self.index, peer))
         add_mask(vector, self_mask_key(self.seed, self.attempt), +1)
         return vector
@@ -151,12 +148,12 @@ class Member:
     def _check_group(
         self, index: int, keys: Mapping[int, PublicKeys], threshold: int
     ) -> None:
-        everybody = [
+        distinct = {
             key for pair in keys.values() for key in (pair.sealing, pair.masking)
-        ]
+        }
         if keys.get(index) != self.public_keys() or min(keys) < 1:
             raise ValueError("The group's keys must hold this member's own.")
-        if len(set(everybody)) < 2 * len(keys):
+        if len(distinct) < 2 * len(keys):
             raise ValueError("The keys of a group must differ.")
         if not SMALLEST_GROUP <= threshold <= len(keys) < 2 * threshold:
             raise ValueError(
@@ -191,5 +188,5 @@ def pair_sign(own: int, peer: int) -> int:
 
 
 def self_mask_key(seed: bytes, attempt: str) -> bytes:
-    """Return the key of the mask that a member shares with nobody."""
+    """Return the key of the mask that a member shares with no other."""
     return derive(seed, f"fed3r self mask {attempt}")

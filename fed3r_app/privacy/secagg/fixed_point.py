@@ -119,7 +119,7 @@ class FixedPointEncoding:
         largest = float(Z.abs().max()) if Z.numel() else 0.0
         # A cosine or a norm may pass its bound by a rounding error, never by more.
         if not largest <= self.max_feature * (1 + _ROUNDING):  # also refuses NaN
-            # The sentence goes to the server: it must not tell what the feature is.
+            # The sentence goes to the server: it must not show what the feature is.
             raise ValueError(
                 f"Features must lie within secagg-max-feature = {self.max_feature:g}, "
                 "got one beyond it, or NaN."
@@ -189,7 +189,7 @@ class IntegerStatistics:
     A : array of shape (d (d + 1) / 2,), int64
         The upper triangle, row by row.
     b : array of shape (d, C), int64
-        Of all C classes: who has which is nobody's business.
+        Of all C classes: which of them a client has stays secret.
     counts : array of shape (C,), int64
         Samples of each class.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 class UnmaskMarker:
     """A file that says: this client has helped to unmask a sum of this run.
 
-    A second answer, in another group, could tell the server the difference of two
+    A second answer, in another group, could show the server the difference of two
     sums. Flower's state dies with the node, so the mark is on disk.
 
     Parameters
