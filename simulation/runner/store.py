@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from fed3r_app.features.spec import RECIPE_VERSION
 from fed3r_app.files import file_lock
 from fed3r_app.runs.directory import RunDirectory, output_directory
 from simulation.runner.run_grid import ExperimentRun
@@ -79,10 +80,10 @@ class Store:
         return summary if same and _is_whole(summary, run) else None
 
     def prepare(self, run: ExperimentRun) -> bool:
-        """Make place for a run; return whether it goes on where it stopped.
+        """Make place for a run; return whether it is resumed where it stopped.
 
-        A fine-tuning goes on from its checkpoint. A closed form begins again: with its
-        features in the cache it is quick.
+        A fine-tuning is resumed from its checkpoint. A closed form begins again: with
+        its features in the cache it is quick.
         """
         directory = self.directory(run)
         if directory.checkpoint_path.is_file():
@@ -110,7 +111,9 @@ def run_name(run: ExperimentRun) -> str:
         words += [config["finetune"], config["optimizer"]]
     words += [config["partition"], f"seed{config['seed']}"]
     settings = [run.clients, sorted(run.config.items())]
-    content = json.dumps(settings + _weights_digests(str(config["weights"])))
+    # Features made by another recipe are other features; the first one is not named.
+    recipe = [RECIPE_VERSION] if RECIPE_VERSION != 1 else []
+    content = json.dumps(settings + _weights_digests(str(config["weights"])) + recipe)
     digest = hashlib.sha256(content.encode()).hexdigest()[:10]
     return "-".join([*map(str, words), digest])
 
