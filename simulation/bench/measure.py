@@ -14,11 +14,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
 
+T = TypeVar("T")
 NUM_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
 _STATUS = Path("/proc/self/status")
 _BEGAN = time.monotonic()
@@ -47,11 +48,21 @@ def best_seconds(function: Callable[[], object], repeats: int = 3) -> float:
     return min(timed(function)[1] for _ in range(repeats))
 
 
-def timed(function: Callable[[], object]) -> tuple[Any, float]:
+def timed(function: Callable[[], T]) -> tuple[T, float]:
     """Return what a call returns, and its seconds."""
     began = time.perf_counter()
     value = function()
     return value, time.perf_counter() - began
+
+
+class Clock(dict[str, list[float]]):
+    """The seconds of all calls of each step."""
+
+    def __call__(self, step: str, function: Callable[[], T]) -> T:
+        """Return what a call returns; note its seconds."""
+        value, seconds = timed(function)
+        self.setdefault(step, []).append(seconds)
+        return value
 
 
 @contextmanager
