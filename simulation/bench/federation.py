@@ -18,7 +18,7 @@ from simulation.bench.inputs import INATURALIST
 from simulation.bench.measure import announce, measure
 from simulation.bench.result import Options, Ratio, Result
 from simulation.engines.inline import run_inline
-from simulation.tables import Cell, Table
+from simulation.tables import Table
 
 _PER_ROUND = 10
 _DIM = 1280
@@ -34,7 +34,7 @@ def run(options: Options) -> Result:
     )
     summary: dict[str, Any] = taken.value
     peak = taken.peak_bytes / 1e9
-    rows: list[tuple[Cell, ...]] = [
+    rows = [
         ("rounds", summary["rounds"]),
         ("images", summary["num_samples"]),
         ("seconds", taken.seconds),

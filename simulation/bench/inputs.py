@@ -22,7 +22,7 @@ _STAND_INS = {
     _FEATURES: "features are drawn around class centres",
     IMAGES: "images are the digits",
 }
-_TRAIN, _TEST = 2000, 200  # images
+_PARTS = {"train": 2000, "test": 200}  # number of images
 
 
 @dataclass(frozen=True)
@@ -78,11 +78,9 @@ def load_features(data: Path | None, limit: int | None = None) -> Features:
     if path is None or not path.exists():
         return _draw_features(limit or 10_000)
     with np.load(path) as arrays:
-        Z, Z_test = (arrays[k].astype(np.float32) for k in ("z_train", "z_test"))
-        y, y_test = (arrays[k].astype(np.int64) for k in ("y_train", "y_test"))
-    arrays_used = (Z[:limit], y[:limit], Z_test, y_test)
-    Z, y, Z_test, y_test = map(torch.from_numpy, arrays_used)
-    return Features(Z, y, Z_test, y_test, num_classes=100)
+        Z, Z_test = (torch.from_numpy(arrays[f"z_{part}"]).float() for part in _PARTS)
+        y, y_test = (torch.from_numpy(arrays[f"y_{part}"]).long() for part in _PARTS)
+    return Features(Z[:limit], y[:limit], Z_test, y_test, num_classes=100)
 
 
 def describe_inputs(data: Path | None) -> str:
@@ -110,7 +108,7 @@ def _draw_features(n: int, d: int = 1280, num_classes: int = 100) -> Features:
 def image_folder(folder: Path, data: Path) -> Path:
     """Return the folder with some real images to train and to test on."""
     with np.load(data / IMAGES) as arrays:
-        for part, number in (("train", _TRAIN), ("test", _TEST)):
+        for part, number in _PARTS.items():
             pixels, labels = arrays[f"x_{part}"][:number], arrays[f"y_{part}"][:number]
             write_images(folder / part, pixels, labels.astype(np.int64))
     for kept in (folder / "test").iterdir():  # both parts have the same classes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import re
 import resource
 import sys
 import time
@@ -115,12 +116,11 @@ def _measure(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Measur
 
 
 def _processor() -> str:
-    """Return the processor's model, where the system tells it."""
+    """Return the processor's model, where the system says it."""
     about = Path("/proc/cpuinfo")
-    for line in about.read_text().splitlines() if about.exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    text = about.read_text() if about.exists() else ""
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return model[1] if model else platform.processor() or platform.machine()
 
 
 def _reset_peak() -> int:
@@ -139,7 +139,6 @@ def _peak_bytes() -> int:
 
 
 def _read_status(key: str) -> int:
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(key):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"{_STATUS} must have a line {key}, got none.")
+    found = re.search(rf"^{key}:\s*(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024

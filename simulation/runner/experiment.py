@@ -23,18 +23,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Plot:
-    """What to draw.
+    """What to draw: some of FIGURES.
 
-    Parameters
-    ----------
-    figures : tuple of str
-        Of FIGURES.
-    panels : str or None
-        Axis with one row of pictures for each of its values.
-    x : str or None
-        Axis along which the figure `final` is drawn; None draws bars.
-    measures : tuple of str
-        What the figure `final` shows.
+    Curves have one row of pictures for each value of the axis ``panels``; the figure
+    `final` shows some MEASURES along the axis ``x``, or as bars.
     """
 
     figures: tuple[str, ...]

@@ -21,18 +21,10 @@ Settings = dict[str, YamlValue]
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """One cell of the grid.
+    """One cell of the grid: its place on each axis, as a person reads it, and settings.
 
-    Parameters
-    ----------
-    labels : mapping
-        Its place on each axis, as a person reads it.
-    clients : int
-        K, the number of simulated clients.
-    per_round : int
-        Clients a round; 0 is all at once.
-    config : mapping
-        The whole run config but for where it is written to.
+    There are K ``clients``, ``per_round`` of them in a round (0: all at once); the run
+    config is whole but for where the run is written to.
     """
 
     labels: Mapping[str, str]

@@ -16,25 +16,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from fed3r_app.features.spec import RECIPE_VERSION
+from fed3r_app.features.spec import RECIPE_VERSION, SOURCES
 from fed3r_app.files import file_lock
 from fed3r_app.runs.directory import RunDirectory, output_directory
 from simulation.runner.run_grid import ExperimentRun
 
 DONE, BEGUN, NEW = "done", "begun", "not run"
-# Values of `weights` that name no file.
-_WEIGHTS_WITHOUT_FILE = ("packaged", "torchvision", "random")
 
 
 @dataclass(frozen=True)
 class Store:
-    """The folder of all experiments' results.
-
-    Parameters
-    ----------
-    root : Path
-        Absolute.
-    """
+    """The folder of all experiments' results, an absolute path."""
 
     root: Path
 
@@ -63,10 +55,9 @@ class Store:
 
     def state(self, run: ExperimentRun) -> str:
         """Return DONE, BEGUN or NEW."""
-        directory = self.directory(run)
         if self.summary(run) is not None:
             return DONE
-        return BEGUN if directory.config_path.exists() else NEW
+        return BEGUN if self.directory(run).config_path.exists() else NEW
 
     def summary(self, run: ExperimentRun) -> dict[str, object] | None:
         """Return the outcome of a run that came to its end with these settings."""
@@ -120,7 +111,7 @@ def run_name(run: ExperimentRun) -> str:
 
 def _weights_digests(weights: str) -> list[str]:
     """Return the digest of the file that weights name; none if they name no file."""
-    if weights in _WEIGHTS_WITHOUT_FILE:
+    if weights in SOURCES:
         return []
     path = Path(weights).expanduser().absolute()
     try:
