@@ -11,18 +11,10 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A title, headings of columns, and rows of cells.
 
-    Parameters
-    ----------
-    title : str
-        Its heading.
-    columns : tuple of str
-        Headings of the columns.
-    rows : sequence of tuple
-        Cells; numbers are written with three digits, None as a dash.
-    words : int
-        How many columns from the left hold words; the others hold numbers.
+    Numbers are written with three digits, None as a dash. The first ``words`` columns
+    hold words, the others numbers.
     """
 
     title: str

@@ -1,5 +1,5 @@
 """Studies beside the runs: partitions, coupon collector, exact kernel ridge.
 
-Commands that read data or features and print tables; no federation is run here. Ask
-``fed3r_app`` below the apps.
+Commands that read data or features and print tables; no federation is run here. They
+use ``fed3r_app`` below the apps.
 """

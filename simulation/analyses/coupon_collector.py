@@ -7,6 +7,7 @@ deviation over many simulations.
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,13 +113,11 @@ class Coupons:
 
         A line for each federation and number of clients a round.
         """
-        for name, clients in self.federations.items():
-            for kappa in self.per_round:
-                spreads = rounds_to_draw(
-                    clients, kappa, self.shares, self.simulations, seed
-                )
-                rounds = [[spread.mean, spread.sd] for spread in spreads]
-                yield {"name": name, "per_round": kappa, "rounds": rounds}
+        for name, kappa in itertools.product(self.federations, self.per_round):
+            clients, shares = self.federations[name], self.shares
+            spreads = rounds_to_draw(clients, kappa, shares, self.simulations, seed)
+            rounds = [[spread.mean, spread.sd] for spread in spreads]
+            yield {"name": name, "per_round": kappa, "rounds": rounds}
 
     def table(self, lines: Iterable[Mapping[str, Any]]) -> Table:
         """Return lines as a table."""

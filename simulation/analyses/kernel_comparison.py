@@ -6,6 +6,7 @@ or not. As the number D of random features grows, Fed3R-RF comes to the exact ke
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from fed3r_app.core import (
     select_lambda,
     solve_ridge,
 )
-from fed3r_app.data import ImageSet, load_dataset
+from fed3r_app.data import load_dataset
 from fed3r_app.features.backbone import resolve_device
 from fed3r_app.features.cache import cache_dir
 from fed3r_app.features.extraction import cached_features, extract_features
@@ -40,17 +41,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Subset:
-    """A few images per class as features, and test images.
-
-    Parameters
-    ----------
-    Z, y : Tensor of shape (n, d) and (n,)
-        To train on.
-    Z_test, y_test : Tensor of shape (m, d) and (m,)
-        To test on.
-    num_classes : int
-        C.
-    """
+    """Features Z (n, d), Z_test (m, d) and labels y (n,), y_test (m,) of C classes."""
 
     Z: Tensor
     y: Tensor
@@ -95,16 +86,15 @@ def compare_with_kernel(
     sigma = config.rf_sigma
     if sigma == "auto":
         sigma = FeatureMoments.of(subset.Z).sigma()
-    total, lines = len(dims) * seeds + 1, []
-    for place, D in enumerate(dims):
-        accuracies = []
-        for seed in range(seeds):
-            accuracies.append(random_features_accuracy(subset, D, sigma, lam, seed))
-            progress(place * seeds + seed + 1, total)
-        lines.append(Line(D, tuple(accuracies)))
-    lines.append(Line(None, (kernel_accuracy(subset, sigma, lam),)))
+    total, accuracies = len(dims) * seeds + 1, []
+    for D, seed in itertools.product(dims, range(seeds)):
+        accuracies.append(random_features_accuracy(subset, D, sigma, lam, seed))
+        progress(len(accuracies), total)
+    exact = kernel_accuracy(subset, sigma, lam)
     progress(total, total)
-    return lines
+    cuts = range(0, total - 1, seeds)
+    drawn = [tuple(accuracies[start : start + seeds]) for start in cuts]
+    return [*map(Line, dims, drawn), Line(None, (exact,))]
 
 
 def kernel_accuracy(subset: Subset, sigma: float, lam: float | None) -> float:
@@ -152,13 +142,15 @@ def load_subset(run_dir: Path, config: Config, per_class: int) -> Subset:
         read = partial(cached_features, backbone, device=device, cache_dir=cache_dir())
     rows = choose_rows(dataset.train.labels, per_class, config.seed)
     check_fits(len(rows))
-    return Subset(
-        read(dataset.train, rows, dtype=config.extract_dtype),
-        _labels(dataset.train, rows),
-        read(dataset.test, np.arange(len(dataset.test)), dtype=config.extract_dtype),
-        _labels(dataset.test, np.arange(len(dataset.test))),
-        len(dataset.class_names),
+    parts = ((dataset.train, rows), (dataset.test, np.arange(len(dataset.test))))
+    (Z, y), (Z_test, y_test) = (
+        (
+            read(images, chosen, dtype=config.extract_dtype),
+            torch.from_numpy(images.labels[chosen]),
+        )
+        for images, chosen in parts
     )
+    return Subset(Z, y, Z_test, y_test, len(dataset.class_names))
 
 
 def choose_rows(
@@ -175,14 +167,9 @@ def choose_rows(
 
 
 def check_fits(num_images: int, memory: int | None = None) -> None:
-    """Raise if the exact kernel of so many images takes more bytes than there are.
+    """Raise if the kernel (n, n) of so many images takes more bytes than there are.
 
-    Parameters
-    ----------
-    num_images : int
-        n; the kernel is n x n.
-    memory : int or None
-        None asks the system.
+    A memory of None asks the system.
     """
     if memory is None:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -194,14 +181,8 @@ def check_fits(num_images: int, memory: int | None = None) -> None:
         )
 
 
-def _labels(images: ImageSet, rows: NDArray[np.int64]) -> Tensor:
-    return torch.from_numpy(images.labels[rows])
-
-
 def _accuracy(subset: Subset, predict: Callable[[Tensor], Tensor]) -> float:
     """Return the share of the test images that are classified right."""
-    correct = 0
-    for start in range(0, len(subset.y_test), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        correct += int((predict(subset.Z_test[part]) == subset.y_test[part]).sum())
-    return correct / len(subset.y_test)
+    Z, y = subset.Z_test, subset.y_test
+    parts = [slice(start, start + _CHUNK) for start in range(0, len(y), _CHUNK)]
+    return sum(int((predict(Z[part]) == y[part]).sum()) for part in parts) / len(y)

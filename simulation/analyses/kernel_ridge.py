@@ -20,16 +20,8 @@ from fed3r_app.core.statistics import RidgeStatistics, check_samples
 class KernelRidge:
     """A classifier by ridge regression with the kernel exp(-||z - z'||^2 / 2 sigma^2).
 
-    Parameters
-    ----------
-    Z : Tensor of shape (n, d), float64
-        The training features.
-    alpha : Tensor of shape (n, C), float64
-        Their weights.
-    present : Tensor of shape (C,), bool
-        Classes with training samples; the others are never predicted.
-    sigma, lam : float
-        Width of the kernel, and the penalty.
+    Training features Z (n, d) and their weights alpha (n, C) in float64; classes
+    without training samples are not ``present`` (C,) and never predicted.
     """
 
     Z: Tensor
@@ -69,7 +61,7 @@ def rbf_kernel(X: Tensor, Z: Tensor, sigma: float) -> Tensor:
     """Return exp(-||x - z||^2 / (2 sigma^2)) for all rows of X (m, d) and Z (n, d)."""
     if not sigma > 0:
         raise ValueError(f"rf-sigma must be > 0, got {sigma!r}.")
-    # Distances don't depend on the origin; around the mean their sums cancel least.
+    # Distances don't depend on the origin; around the mean they cancel least.
     origin = Z.mean(dim=0)
     X, Z = X - origin, Z - origin
     # ||x - z||^2 = ||x||^2 + ||z||^2 - 2 x'z, which rounding can make negative.

@@ -79,8 +79,11 @@ def _draw_labels(figure: Figure, axes: Axes, federation: Federation) -> None:
     from matplotlib.ticker import MaxNLocator
 
     order = np.argsort(-federation.sizes, kind="stable")
-    chosen = _evenly(order, _MOST_CLIENTS)
-    counts = _pool(federation.label_counts(chosen), _MOST_CLASSES)
+    # Rows evenly spaced among the clients; neighbouring columns added up.
+    chosen = order[_cuts(len(order) - 1, min(_MOST_CLIENTS, len(order)))]
+    C = federation.num_classes
+    starts = np.unique(_cuts(C, min(_MOST_CLASSES, C) + 1)[:-1])
+    counts = np.add.reduceat(federation.label_counts(chosen), starts, axis=1)
     # Zeros are masked: white, not the colour of one image.
     shown = np.ma.masked_equal(counts, 0)
     norm = LogNorm(1, max(int(counts.max()), 2))
@@ -91,20 +94,9 @@ def _draw_labels(figure: Figure, axes: Axes, federation: Federation) -> None:
     figure.colorbar(image, ax=axes, label="images")
     some = len(chosen) < len(order)
     axes.set_ylabel(f"{len(chosen)} of the clients" if some else "clients, by size")
-    pooled = counts.shape[1] < federation.num_classes
-    axes.set_xlabel("groups of classes" if pooled else "classes")
+    axes.set_xlabel("groups of classes" if len(starts) < C else "classes")
 
 
-def _evenly(order: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return at most so many entries, evenly spaced."""
-    places = np.linspace(0, len(order) - 1, min(most, len(order))).astype(int)
-    chosen: NDArray[np.int64] = order[places]
-    return chosen
-
-
-def _pool(counts: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Return the counts with neighbouring columns summed to at most so many."""
-    columns = counts.shape[1]
-    starts = np.unique(np.linspace(0, columns, min(most, columns) + 1).astype(int)[:-1])
-    pooled: NDArray[np.int64] = np.add.reduceat(counts, starts, axis=1)
-    return pooled
+def _cuts(last: int, number: int) -> NDArray[np.int64]:
+    """Return so many whole numbers from 0 to the last, evenly spaced."""
+    return np.linspace(0, last, number).astype(np.int64)

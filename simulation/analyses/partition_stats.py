@@ -16,18 +16,9 @@ from fed3r_app.data.published import FEDERATION_NAMES, load_published_labels
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """The labels of every client.
+    """The labels of every client's images, and how many images are held out.
 
-    Parameters
-    ----------
-    title : str
-        What it is, and how it was split.
-    num_classes : int
-        C; 0 where only sizes are known.
-    labels : sequence of K arrays
-        Labels of each client's images.
-    num_test : int or None
-        Held-out images, where that is known.
+    Where only sizes are known, ``num_classes`` is 0; the title says how it was split.
     """
 
     title: str
@@ -54,10 +45,13 @@ class Federation:
 
 def describe(federation: Federation) -> str:
     """Return the numbers of a federation, a line each."""
-    sizes = federation.sizes
+    sizes, num_test = federation.sizes, federation.num_test
+    empty = int((sizes == 0).sum())
+    without = f", {empty:,} of them without images" if empty else ""
+    held_out = "" if num_test is None else f", and {num_test:,} held out"
     lines = [
-        ("clients", f"{len(sizes):,}" + _empty(sizes)),
-        ("images", f"{sizes.sum():,}" + _held_out(federation.num_test)),
+        ("clients", f"{len(sizes):,}{without}"),
+        ("images", f"{sizes.sum():,}{held_out}"),
         ("images per client", _spread(sizes)),
     ]
     if federation.num_classes:
@@ -102,9 +96,14 @@ def load_federation(
             raise ValueError(
                 f"{name} has clients of its own: there is nothing to split."
             )
-        sizes = read_client_sizes(_existing_file(name)).values()
-        empty = [np.zeros(size, dtype=np.int64) for size in sizes]
-        return Federation(Path(name).name, 0, empty)
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise FileNotFoundError(
+                "NAME must be a data set or an existing CSV of client sizes, "
+                f"got {name!r}."
+            )
+        sizes = read_client_sizes(path).values()
+        return Federation(path.name, 0, [np.zeros(size, np.int64) for size in sizes])
     # Of the published ones the split files are enough.
     load = load_published_labels if name in FEDERATION_NAMES else load_dataset
     dataset = load(name, data_path)
@@ -123,27 +122,9 @@ def load_federation(
     )
 
 
-def _existing_file(name: str) -> Path:
-    path = Path(name).expanduser()
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"NAME must be a data set or an existing CSV of client sizes, got {name!r}."
-        )
-    return path
-
-
 def _spread(numbers: NDArray[np.int64]) -> str:
     """Return mean, median and range of some numbers."""
     return (
         f"mean {numbers.mean():.1f}, median {np.median(numbers):g}, "
         f"{numbers.min():,} to {numbers.max():,}"
     )
-
-
-def _empty(sizes: NDArray[np.int64]) -> str:
-    number = int((sizes == 0).sum())
-    return f", {number:,} of them without images" if number else ""
-
-
-def _held_out(number: int | None) -> str:
-    return "" if number is None else f", and {number:,} held out"

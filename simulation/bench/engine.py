@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -68,20 +69,17 @@ def _growth(rows: list[tuple[Cell, ...]]) -> Ratio:
 
 def _run_inline(folder: Path, num_clients: int) -> tuple[Cell, ...]:
     announce(f"inline, K = {num_clients:,}: both apps")
-    settings = {
-        **DEFAULTS,
-        **_settings(folder, num_clients),
-        "output-dir": str(folder / "runs"),
-    }
-    own_cache = {"FED3R_CACHE_DIR": str(folder / "cache")}  # not the user's
+    settings = DEFAULTS | _settings(folder, num_clients)
+    settings["output-dir"] = str(folder / "runs")
     asked = {"num-clients": num_clients, "clients-per-round": _PER_ROUND}
-    _, nothing = timed(
-        lambda: run_inline(empty.server, empty.client, num_clients, asked)
+    our_apps, empty_apps = (
+        (server_app.app, client_app.app),
+        (empty.server, empty.client),
     )
+    _, nothing = timed(partial(run_inline, *empty_apps, num_clients, asked))
+    own_cache = {"FED3R_CACHE_DIR": str(folder / "cache")}  # not the user's
     with patch.dict(os.environ, own_cache):
-        _, ours = timed(
-            lambda: run_inline(server_app.app, client_app.app, num_clients, settings)
-        )
+        _, ours = timed(partial(run_inline, *our_apps, num_clients, settings))
     return _row("inline", num_clients, ours, nothing)
 
 
@@ -94,13 +92,9 @@ def _run_on_ray(runs: FlowerRuns, folder: Path, num_clients: int) -> tuple[Cell,
 def _row(
     engine: str, num_clients: int, ours: float, nothing: float
 ) -> tuple[Cell, ...]:
-    rounds = -(-num_clients // _PER_ROUND)
-    share = ours - nothing
-    per_client = 1e3 * share / num_clients
-    return (
-        *(engine, num_clients, rounds, ours, ours / rounds),
-        *(nothing, share, per_client),
-    )
+    rounds, share = -(-num_clients // _PER_ROUND), ours - nothing
+    times = (ours, ours / rounds, nothing, share, 1e3 * share / num_clients)
+    return engine, num_clients, rounds, *times
 
 
 def _settings(folder: Path, num_clients: int) -> dict[str, Setting]:

@@ -16,10 +16,10 @@ from fed3r_app.features.backbone import Backbone, load_backbone
 from fed3r_app.features.extraction import extract_features
 from fed3r_app.features.spec import BackboneSpec
 from simulation.bench.flower_runs import FlowerRuns, Setting
-from simulation.bench.inputs import describe_inputs, make_image_folder
+from simulation.bench.inputs import describe_inputs, has_images, image_folder
 from simulation.bench.measure import NUM_THREADS, announce, threads, timed
 from simulation.bench.result import Options, Ratio, Result
-from simulation.tables import Cell, Table
+from simulation.tables import Table
 
 _EAGER_BATCH = 50
 _NUM_CLIENTS, _PER_ROUND = 100, 10
@@ -31,15 +31,16 @@ def run(options: Options) -> Result:
     size, weights = (32, "random") if options.quick else (224, "packaged")
     backbone = load_backbone(BackboneSpec("mobilenet_v2", weights, size))
     with TemporaryDirectory() as name, threads():
-        folder = make_image_folder(Path(name), options)
-        dataset = load_dataset("imagefolder", str(folder))
+        chosen = ("digits", "")
+        if has_images(options.data):
+            chosen = ("imagefolder", str(image_folder(Path(name), options.data)))
+        dataset = load_dataset(*chosen)
         announce("extraction, ours and eager")
-        extraction, ratios = _compare_extraction(
-            backbone, dataset.train, 50 if options.quick else 400
-        )
+        number = 50 if options.quick else 400
+        extraction, ratios = _compare_extraction(backbone, dataset.train, number)
         tables = [extraction]
         if not options.quick:  # a SuperLink and Ray: not a matter of seconds
-            whole, ratio = _compare_whole_run(backbone, dataset, folder)
+            whole, ratio = _compare_whole_run(backbone, dataset, *chosen)
             tables.append(whole)
             ratios.append(ratio)
     return Result(tables, ratios, [describe_inputs(options.data)])
@@ -62,9 +63,7 @@ def _compare_extraction(
             features[name], took = timed(way)
             seconds[name] = min(seconds[name], took)
     difference = float((features["eager"] - features["ours"]).abs().max())
-    table_rows: list[tuple[Cell, ...]] = [
-        (name, len(rows) / seconds[name]) for name in ways
-    ]
+    table_rows = [(name, len(rows) / seconds[name]) for name in ways]
     size = backbone.preprocess.crop
     wanted = 2.5 if size == 224 else None
     title = f"extraction: MobileNetV2 at {size} px, {NUM_THREADS} threads"
@@ -89,7 +88,7 @@ def extract_eagerly(
 
 
 def _compare_whole_run(
-    backbone: Backbone, dataset: DataSet, folder: Path
+    backbone: Backbone, dataset: DataSet, name: str, data_path: str
 ) -> tuple[Table, Ratio]:
     """Return the time of `flwr run` against forward pass plus an empty run."""
     parts = [part for part in (dataset.train, dataset.test) if part is not None]
@@ -102,8 +101,8 @@ def _compare_whole_run(
     announce(f"forward pass of {number:,} images")
     _, bare = timed(forward)
     settings: dict[str, Setting] = {
-        "dataset": "imagefolder",
-        "data-path": str(folder),
+        "dataset": name,
+        "data-path": data_path,
         "partition": "iid",
         "image-size": backbone.preprocess.crop,
         "clients-per-round": _PER_ROUND,
@@ -112,14 +111,13 @@ def _compare_whole_run(
         empty = runs.empty(_NUM_CLIENTS, _PER_ROUND)
         whole = runs.fed3r(_NUM_CLIENTS, settings)
         again = runs.fed3r(_NUM_CLIENTS, settings)
-    rows: list[tuple[Cell, ...]] = [
+    rows = [
         (f"forward pass of {number:,} images, one process", bare),
         ("flwr run, empty app, same messages", empty),
         ("flwr run, Fed3R", whole),
         ("flwr run, Fed3R, features cached", again),
     ]
     title = f"whole run: {_NUM_CLIENTS} clients, {_PER_ROUND} a round"
-    ratio = Ratio(
-        "Fed3R / (forward + empty run)", whole / (bare + empty), 1.25, at_most=True
-    )
+    what, share = "Fed3R / (forward + empty run)", whole / (bare + empty)
+    ratio = Ratio(what, share, 1.25, at_most=True)
     return Table(title, ("way", "seconds"), rows), ratio

@@ -6,7 +6,6 @@ the same ServerApp and ClientApp as any run, on the inline engine.
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,11 +13,12 @@ from typing import Any
 
 from fed3r_app import client_app, server_app
 from fed3r_app.config import DEFAULTS
+from fed3r_app.runs.directory import RunDirectory
 from simulation.bench.inputs import INATURALIST
 from simulation.bench.measure import announce, measure
 from simulation.bench.result import Options, Ratio, Result
 from simulation.engines.inline import run_inline
-from simulation.tables import Cell, Table
+from simulation.tables import Table
 
 _PER_ROUND = 10
 _DIM = 1280
@@ -34,7 +34,7 @@ def run(options: Options) -> Result:
     )
     summary: dict[str, Any] = taken.value
     peak = taken.peak_bytes / 1e9
-    rows: list[tuple[Cell, ...]] = [
+    rows = [
         ("rounds", summary["rounds"]),
         ("images", summary["num_samples"]),
         ("seconds", taken.seconds),
@@ -59,10 +59,9 @@ def _choose(options: Options) -> tuple[int, str, Path | None]:
         return 60, "synthetic:clients=60,classes=20,features=32,mean=5", None
     real, K = INATURALIST, INATURALIST.num_clients
     dataset = f"synthetic:classes={real.num_classes},features={_DIM}"
-    if options.data:
-        path = options.data / "client_sizes" / f"{real.name}.csv"
-        if path.exists():
-            return K, dataset, path
+    path = real.sizes_file(options.data)
+    if path is not None:
+        return K, dataset, path
     return K, f"{dataset},clients={K},mean={real.mean_size}", None
 
 
@@ -80,7 +79,4 @@ def run_federation(dataset: str, data_path: str, num_clients: int) -> dict[str, 
             "run-name": "run",
         }
         run_inline(server_app.app, client_app.app, num_clients, config)
-        summary: dict[str, Any] = json.loads(
-            Path(folder, "run", "summary.json").read_text()
-        )
-    return summary
+        return dict(RunDirectory(Path(folder, "run")).read_summary())

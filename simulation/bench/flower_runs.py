@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from fed3r_app.deployment.processes import INSTALLED_APP, toml
@@ -20,13 +21,9 @@ class FlowerRuns:
 
     def __init__(self) -> None:
         self._root = Path(tempfile.mkdtemp(prefix="fed3r-bench-"))
-        self._superlink = EphemeralSuperLink(
-            self._root / "home",
-            {
-                "FED3R_CACHE_DIR": str(self._root / "cache"),
-                "FED3R_OUTPUT_DIR": str(self._root / "runs"),
-            },
-        )
+        folders = {"FED3R_CACHE_DIR": "cache", "FED3R_OUTPUT_DIR": "runs"}
+        variables = {key: str(self._root / name) for key, name in folders.items()}
+        self._superlink = EphemeralSuperLink(self._root / "home", variables)
 
     def __enter__(self) -> FlowerRuns:
         self._superlink.__enter__()
@@ -38,10 +35,7 @@ class FlowerRuns:
 
     def empty(self, num_clients: int, per_round: int) -> float:
         """Return the seconds of the app that does nothing, with as many messages."""
-        settings: dict[str, Setting] = {
-            "num-clients": num_clients,
-            "clients-per-round": per_round,
-        }
+        settings = {"num-clients": num_clients, "clients-per-round": per_round}
         return self._seconds(_EMPTY_APP, num_clients, settings)
 
     def fed3r(self, num_clients: int, settings: Mapping[str, Setting]) -> float:
@@ -54,16 +48,10 @@ class FlowerRuns:
         announce(f"flwr run, {app.name}, {num_clients:,} clients")
         output = self._root / "output.txt"
         resources = f"init-args-num-cpus={NUM_THREADS} client-resources-num-cpus=1"
-        completed, seconds = timed(
-            lambda: self._superlink.run(
-                str(app),
-                "--run-config",
-                toml(settings),
-                "--federation-config",
-                f"num-supernodes={num_clients} {resources}",
-                output=output,
-            )
-        )
+        nodes = f"num-supernodes={num_clients} {resources}"
+        options = ("--run-config", toml(settings), "--federation-config", nodes)
+        run = partial(self._superlink.run, str(app), *options, output=output)
+        completed, seconds = timed(run)
         if not completed:
             raise RuntimeError(f"The run failed:\n{output.read_text()[-2000:]}")
         return seconds

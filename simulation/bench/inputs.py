@@ -1,12 +1,10 @@
-"""What benchmarks work on: real client sizes, features and images, or stand-ins.
-
-Images for the benchmarks, as a data set that the app can load.
-"""
+"""What benchmarks work on: real client sizes, features and images, or stand-ins."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -14,9 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fed3r_app.data import load_dataset
 from fed3r_app.data.client_sizes import draw_client_sizes, read_client_sizes
-from simulation.bench.result import Options
 
 _FEATURES = "cifar100-mobilenetv2-features.npz"
 IMAGES = "cifar100-images.npz"
@@ -26,10 +22,7 @@ _STAND_INS = {
     _FEATURES: "features are drawn around class centres",
     IMAGES: "images are the digits",
 }
-
-
-_TRAIN, _TEST = 2000, 200
-_QUICK = 60
+_PARTS = {"train": 2000, "test": 200}  # number of images
 
 
 @dataclass(frozen=True)
@@ -41,10 +34,14 @@ class Federation:
     num_classes: int
     mean_size: float
 
+    def sizes_file(self, data: Path | None) -> Path | None:
+        """Return the file of the real sizes, where a folder of data has it."""
+        path = data / _SIZES / f"{self.name}.csv" if data else None
+        return path if path is not None and path.exists() else None
+
     def sizes(self, data: Path | None) -> NDArray[np.int64]:
         """Return the number of images of each client (K,), real or log-normal."""
-        path = data / _SIZES / f"{self.name}.csv" if data else None
-        if path is not None and path.exists():
+        if path := self.sizes_file(data):
             return np.array(list(read_client_sizes(path).values()), dtype=np.int64)
         return draw_client_sizes(self.num_clients, self.mean_size, seed=0)
 
@@ -81,27 +78,23 @@ def load_features(data: Path | None, limit: int | None = None) -> Features:
     if path is None or not path.exists():
         return _draw_features(limit or 10_000)
     with np.load(path) as arrays:
-        Z, Z_test = (arrays[k].astype(np.float32) for k in ("z_train", "z_test"))
-        y, y_test = (arrays[k].astype(np.int64) for k in ("y_train", "y_test"))
-    arrays_used = (Z[:limit], y[:limit], Z_test, y_test)
-    Z, y, Z_test, y_test = map(torch.from_numpy, arrays_used)
-    return Features(Z, y, Z_test, y_test, num_classes=100)
+        Z, Z_test = (torch.from_numpy(arrays[f"z_{part}"]).float() for part in _PARTS)
+        y, y_test = (torch.from_numpy(arrays[f"y_{part}"]).long() for part in _PARTS)
+    return Features(Z[:limit], y[:limit], Z_test, y_test, num_classes=100)
 
 
 def describe_inputs(data: Path | None) -> str:
     """Return a sentence on where sizes, features and images come from."""
-    missing = [name for name in _STAND_INS if not data or not _is_there(data, name)]
+    there = {
+        _SIZES: all(federation.sizes_file(data) for federation in FEDERATIONS),
+        _FEATURES: data is not None and (data / _FEATURES).exists(),
+        IMAGES: has_images(data),
+    }
+    missing = [name for name, known in there.items() if not known]
     if not missing:
         return f"Client sizes, features and images: {data}."
     made = ", ".join(_STAND_INS[name] for name in missing)
     return f"Without {', '.join(missing)} in a folder given by --data: {made}."
-
-
-def _is_there(data: Path, name: str) -> bool:
-    """Return whether a file is in the folder; of client sizes, those of all."""
-    if name != _SIZES:
-        return (data / name).exists()
-    return all((data / name / f"{each.name}.csv").exists() for each in FEDERATIONS)
 
 
 def _draw_features(n: int, d: int = 1280, num_classes: int = 100) -> Features:
@@ -112,15 +105,14 @@ def _draw_features(n: int, d: int = 1280, num_classes: int = 100) -> Features:
     return Features(Z[:n], y[:n], Z[n:], y[n:], num_classes)
 
 
-def make_image_folder(folder: Path, options: Options) -> Path:
-    """Return a folder with train and test images, real ones where there are any."""
-    arrays = _read_arrays(options.data)
-    for part, limit in (("train", _TRAIN), ("test", _TEST)):
-        pixels, labels = arrays[part]
-        labels = labels[: _QUICK if options.quick else limit]
-        write_images(folder / part, pixels, labels)
-    for kept in {path.name for path in (folder / "test").iterdir()}:
-        (folder / "train" / kept).mkdir(exist_ok=True)
+def image_folder(folder: Path, data: Path) -> Path:
+    """Return the folder with some real images to train and to test on."""
+    with np.load(data / IMAGES) as arrays:
+        for part, number in _PARTS.items():
+            pixels, labels = arrays[f"x_{part}"][:number], arrays[f"y_{part}"][:number]
+            write_images(folder / part, pixels, labels.astype(np.int64))
+    for kept in (folder / "test").iterdir():  # both parts have the same classes
+        (folder / "train" / kept.name).mkdir(exist_ok=True)
     return folder
 
 
@@ -134,22 +126,6 @@ def write_images(
         Image.fromarray(pixels[row]).save(path)
 
 
-def _read_arrays(
-    data: Path | None,
-) -> dict[str, tuple[NDArray[np.uint8], NDArray[np.int64]]]:
-    path = data / IMAGES if data else None
-    if path is None or not path.exists():
-        return {part: _digits(part) for part in ("train", "test")}
-    with np.load(path) as arrays:
-        return {
-            part: (arrays[f"x_{part}"], arrays[f"y_{part}"].astype(np.int64))
-            for part in ("train", "test")
-        }
-
-
-def _digits(part: str) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    dataset = load_dataset("digits", "")
-    images = dataset.train if part == "train" else dataset.test
-    assert images is not None
-    pixels = [np.asarray(images.image(row)) for row in range(len(images))]
-    return np.stack(pixels), images.labels
+def has_images(data: Path | None) -> TypeGuard[Path]:
+    """Return whether a folder of data has the real images."""
+    return data is not None and (data / IMAGES).exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import re
 import resource
 import sys
 import time
@@ -14,11 +15,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from threadpoolctl import threadpool_limits
 
+T = TypeVar("T")
 NUM_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
 _STATUS = Path("/proc/self/status")
 _BEGAN = time.monotonic()
@@ -47,11 +49,21 @@ def best_seconds(function: Callable[[], object], repeats: int = 3) -> float:
     return min(timed(function)[1] for _ in range(repeats))
 
 
-def timed(function: Callable[[], object]) -> tuple[Any, float]:
+def timed(function: Callable[[], T]) -> tuple[T, float]:
     """Return what a call returns, and its seconds."""
     began = time.perf_counter()
     value = function()
     return value, time.perf_counter() - began
+
+
+class Clock(dict[str, list[float]]):
+    """The seconds of all calls of each step."""
+
+    def __call__(self, step: str, function: Callable[[], T]) -> T:
+        """Return what a call returns; note its seconds."""
+        value, seconds = timed(function)
+        self.setdefault(step, []).append(seconds)
+        return value
 
 
 @contextmanager
@@ -104,12 +116,11 @@ def _measure(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Measur
 
 
 def _processor() -> str:
-    """Return the processor's model, where the system tells it."""
+    """Return the processor's model, where the system says it."""
     about = Path("/proc/cpuinfo")
-    for line in about.read_text().splitlines() if about.exists() else ():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+    text = about.read_text() if about.exists() else ""
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return model[1] if model else platform.processor() or platform.machine()
 
 
 def _reset_peak() -> int:
@@ -128,7 +139,6 @@ def _peak_bytes() -> int:
 
 
 def _read_status(key: str) -> int:
-    for line in _STATUS.read_text().splitlines():
-        if line.startswith(key):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"{_STATUS} must have a line {key}, got none.")
+    found = re.search(rf"^{key}:\s*(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024

@@ -1,8 +1,8 @@
 """``privacy``: what differential privacy costs in accuracy, at so many samples.
 
 The release, the penalty and the solution are those of a run. More samples than there
-are features at hand are told by scaling: m times the sums are those of m times as many
-samples of the same kind, and the noise stays as it is.
+are features at hand are made by scaling: m times the statistics are those of m times as
+many samples of the same kind, and the noise stays as it is.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import statistics
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from fed3r_app.core import (
     FeatureMap,
@@ -79,45 +78,34 @@ def _row(features: Features, method: str, times: int, draws: int) -> tuple[Cell,
     announce(f"{method}, {times * len(features.Z):,} samples")
     feature_map = FeatureMap(features.Z.shape[1], norm=NORM)
     once = RidgeStatistics.of(feature_map(features.Z), features.y, features.num_classes)
-    sums = RidgeStatistics(times * once.A, times * once.b, times * once.counts)
+    exact = RidgeStatistics(times * once.A, times * once.b, times * once.counts)
     Z_test = feature_map(features.Z_test)
-    shape = (sums.d, sums.num_classes)
+    shape = (exact.d, exact.num_classes)
 
     def accuracy(stats: RidgeStatistics, lam: float) -> float:
         W = solve_ridge(stats, lam) if method == "fed3r" else class_means(stats)
-        return _accuracy(Z_test, features.y_test, W, stats.counts > 0)
+        correct = count_correct(Z_test, features.y_test, W, stats.counts > 0)
+        return correct / len(features.y_test)
 
-    cells: list[Cell] = [method, sums.n]
+    cells: list[Cell] = [method, exact.n]
     for epsilon in _EPSILONS:
         sigma = PrivacyBudget(epsilon, _DELTA).central_sigma(*shape)
-        lam = private_lambda(sigma, sums.d)
-        drawn = (gaussian_mechanism(sums, sigma, secure_normals) for _ in range(draws))
+        lam = private_lambda(sigma, exact.d)
+        drawn = (gaussian_mechanism(exact, sigma, secure_normals) for _ in range(draws))
         cells.append(statistics.mean(accuracy(stats, lam) for stats in drawn))
-    return (*cells, accuracy(sums, select_lambda(sums)))
-
-
-def _accuracy(Z: Tensor, y: Tensor, W: Tensor, present: Tensor) -> float:
-    return count_correct(Z, y, W, present) / len(y)
+    return (*cells, accuracy(exact, select_lambda(exact)))
 
 
 def _digits() -> Features:
     """Return the pixels of the digits at 8 x 8."""
-    data, backbone = (
-        load_dataset("digits", ""),
-        load_backbone(BackboneSpec("pixels", "none", 8)),
-    )
+    data = load_dataset("digits", "")
     assert data.test is not None
-    (Z, y), (Z_test, y_test) = (
-        (
-            extract_features(
-                backbone,
-                images,
-                np.arange(len(images)),
-                device=torch.device("cpu"),
-                dtype="float32",
-            ),
-            torch.from_numpy(images.labels.copy()),
-        )
-        for images in (data.train, data.test)
+    backbone = load_backbone(BackboneSpec("pixels", "none", 8))
+    cpu = torch.device("cpu")
+    parts = (data.train, data.test)
+    Z, Z_test = (
+        extract_features(backbone, images, np.arange(len(images)), device=cpu)
+        for images in parts
     )
+    y, y_test = (torch.from_numpy(images.labels.copy()) for images in parts)
     return Features(Z, y, Z_test, y_test, len(data.class_names))

@@ -1,6 +1,6 @@
 """``reference``: the authors' loop, written from its description, and ours.
 
-Theirs: float32 sums with a ones column, dense matrices from every client, a one-hot
+Theirs: float32 matrices with a ones column, dense matrices from every client, a one-hot
 matrix product for b, a general (LU) solve at every evaluation. Their script hands the
 matrices over in memory; beside it stands the same loop with Flower's records between
 client and server, as in any federation, and as ours has them.
@@ -32,7 +32,9 @@ Outcome = tuple[Tensor, int]
 def run(options: Options) -> Result:
     """Compare both on the same features, clients, rounds and threads."""
     features = load_features(options.data, limit=1000 if options.quick else None)
-    exact = _solve_pooled(features)
+    Z = _with_ones(features.Z.double())
+    pooled = RidgeStatistics.of(Z, features.y, features.num_classes)
+    exact = solve_ridge(pooled, _LAMBDA, intercept=True)
     tables: list[Table] = []
     ratios: list[Ratio] = []
     with threads():
@@ -41,13 +43,9 @@ def run(options: Options) -> Result:
             announce(f"both ways, {len(clients):,} clients")
             tables.append(_compare(features, clients, exact))
             _, theirs, ours = tables[-1].rows
-            ratios += [
-                Ratio(
-                    f"theirs / ours, {_COLUMNS[i]}, {len(clients)} clients",
-                    float(theirs[i] or 0) / float(ours[i] or 1),
-                )
-                for i in (1, 2, 3)
-            ]
+            for i in (1, 2, 3):
+                name = f"theirs / ours, {_COLUMNS[i]}, {len(clients)} clients"
+                ratios.append(Ratio(name, float(theirs[i] or 0) / float(ours[i] or 1)))
     notes = ["theirs: in records. The network itself is free here, for both."]
     return Result(tables, ratios, [*notes, describe_inputs(options.data)])
 
@@ -73,8 +71,8 @@ def authors_loop(
     d, num_classes = features.Z.shape[1] + 1, features.num_classes
     A, b = torch.zeros(d, d), torch.zeros(d, num_classes)
     sent = 0
-    for cohort in _rounds(clients):
-        for rows in cohort:
+    for start in range(_ROUNDS):
+        for rows in clients[start::_ROUNDS]:
             Z = _with_ones(features.Z[rows])
             Y = one_hot(features.y[rows], num_classes).float()
             A_k, b_k = Z.T @ Z, Z.T @ Y
@@ -93,8 +91,8 @@ def our_loop(features: Features, clients: list[Tensor]) -> Outcome:
     feature_map = FeatureMap(features.Z.shape[1], intercept=True)
     num_classes, sent = features.num_classes, 0
     total = RunningSum(RidgeStatistics.zeros(feature_map.dim, num_classes))
-    for cohort in _rounds(clients):
-        for rows in cohort:
+    for start in range(_ROUNDS):
+        for rows in clients[start::_ROUNDS]:
             Z = feature_map(features.Z[rows])
             record = pack_statistics(Z, features.y[rows], num_classes)
             sent += count_bytes(RecordDict({"arrays": record}))
@@ -111,23 +109,11 @@ _LOOPS: dict[str, Callable[[Features, list[Tensor]], Outcome]] = {
 }
 
 
-def _rounds(clients: list[Tensor]) -> list[list[Tensor]]:
-    """Return the clients of each round."""
-    return [clients[start::_ROUNDS] for start in range(_ROUNDS)]
-
-
 def _send(*matrices: Tensor) -> tuple[Tensor, ...]:
     """Return matrices after they were serialised and read again."""
     arrays = {str(i): Array(matrix.numpy()) for i, matrix in enumerate(matrices)}
     record = ArrayRecord(arrays)
     return tuple(torch.from_numpy(array.numpy()) for array in record.values())
-
-
-def _solve_pooled(features: Features) -> Tensor:
-    """Return W (d + 1, C) of all the data at once, in float64."""
-    Z = _with_ones(features.Z.double())
-    stats = RidgeStatistics.of(Z, features.y, features.num_classes)
-    return solve_ridge(stats, _LAMBDA, intercept=True)
 
 
 def _accuracy(features: Features, W: Tensor) -> float:

@@ -13,14 +13,9 @@ from simulation.tables import Cell, Table
 
 @dataclass(frozen=True)
 class Options:
-    """How to run a benchmark.
+    """How to run a benchmark: quickly, to see that it works, and on which data.
 
-    Parameters
-    ----------
-    quick : bool
-        Small sizes, seconds instead of minutes: to see that it works.
-    data : Path or None
-        Folder with real client sizes and features; None makes stand-ins.
+    Without a folder of real client sizes, features and images there are stand-ins.
     """
 
     quick: bool = False

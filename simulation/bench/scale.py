@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from pathlib import Path
 
 import torch
+from flwr.app import ArrayRecord
+from torch import Tensor
 
 from fed3r_app.core import (
     FeatureMap,
@@ -19,12 +20,13 @@ from fed3r_app.core import (
 )
 from fed3r_app.wire import StatisticsBuilder, pack_statistics, unpack_contribution
 from simulation.bench.inputs import describe_inputs, load_features
-from simulation.bench.measure import announce, measure, timed
+from simulation.bench.measure import Clock, announce, measure, timed
 from simulation.bench.result import Options, Ratio, Result
 from simulation.tables import Cell, Table
 
 _CHUNK = 2048  # as the clients read their features
 _LIMIT_GB = 6.0
+_AGGREGATING = "server: unpacking and aggregating"
 
 
 def run(options: Options) -> Result:
@@ -40,15 +42,14 @@ def _measure_clients(quick: bool) -> Table:
     """Return what statistics cost a client of one, of many, of very many images."""
     many, d, num_classes = (2000, 128, 50) if quick else (100_000, 1280, 1203)
     rows: list[tuple[Cell, ...]] = []
-    for form, n in (("factor", 1), ("factor", many // 10), ("factor", many)):
+    for form, n in (
+        *(("factor", 1), ("factor", many // 10), ("factor", many)),
+        ("dense", many),
+    ):
         announce(f"statistics of {n:,} images, {form}")
         taken = measure(make_statistics, n, d, num_classes, form, isolated=not quick)
         per_image = 1e3 * taken.value / n
         rows.append((f"{form}, {n:,}", taken.value, taken.extra_bytes / 1e6, per_image))
-    announce(f"statistics of {many:,} images, dense")
-    taken = measure(make_statistics, many, d, num_classes, "dense", isolated=not quick)
-    per_image = 1e3 * taken.value / many
-    rows.append((f"dense, {many:,}", taken.value, taken.extra_bytes / 1e6, per_image))
     title = f"one client: statistics of n images, d = {d:,}, C = {num_classes:,}"
     return Table(title, ("form, n", "seconds", "MB", "ms per image"), rows)
 
@@ -87,38 +88,27 @@ def run_random_features(
     features = load_features(data, limit)
     sigma = FeatureMoments.of(features.Z).sigma()
     feature_map = FeatureMap(features.Z.shape[1], D, sigma)
-    clock = _Clock()
-    feature_map(features.Z[:1])  # draws omega
-    clock.step("drawing the random features")
-    total = RunningSum(RidgeStatistics.zeros(D, features.num_classes))
-    for rows in features.split(100):
+    clock = Clock()
+
+    def pack(rows: Tensor) -> ArrayRecord:
         Z, y = feature_map(features.Z[rows]), features.y[rows]
-        record = pack_statistics(Z, y, features.num_classes)
-        clock.step("clients: mapping and packing")
-        total.add(unpack_contribution(record))
-        clock.step("server: unpacking and folding")
-    stats = total.value()
-    clock.step("server: unpacking and folding")
-    lam = select_lambda(stats)
-    clock.step("server: lambda by GCV")
-    W = solve_ridge(stats, lam)
-    clock.step("server: solving")
-    Z_test, present = feature_map(features.Z_test), stats.counts > 0
-    correct = count_correct(Z_test, features.y_test, W, present)
-    clock.step("server: evaluating")
+        return pack_statistics(Z, y, features.num_classes)
+
+    total = RunningSum(RidgeStatistics.zeros(D, features.num_classes))
+    clock("drawing the random features", lambda: feature_map(features.Z[:1]))
+    for rows in features.split(100):
+        record = clock("clients: mapping and packing", partial(pack, rows))
+        part = clock(_AGGREGATING, partial(unpack_contribution, record))
+        clock(_AGGREGATING, partial(total.add, part))
+    stats = clock(_AGGREGATING, total.value)
+    lam = clock("server: lambda by GCV", lambda: select_lambda(stats))
+    W = clock("server: solving", lambda: solve_ridge(stats, lam))
+
+    def evaluate() -> int:
+        Z_test, present = feature_map(features.Z_test), stats.counts > 0
+        return count_correct(Z_test, features.y_test, W, present)
+
+    correct = clock("server: evaluating", evaluate)
     accuracy = 100 * correct / len(features.y_test)
-    return {**clock.seconds, "accuracy % (not a time)": accuracy}
-
-
-class _Clock:
-    """Adds up the seconds of named steps."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def step(self, name: str) -> None:
-        """Count the time since the last step under a name."""
-        now = time.perf_counter()
-        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
-        self._last = now
+    seconds = {step: sum(taken) for step, taken in clock.items()}
+    return {**seconds, "accuracy % (not a time)": accuracy}

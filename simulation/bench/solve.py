@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics, select_lambda, solve_ridge
-from simulation.bench.measure import Measured, announce, best_seconds, measure
+from simulation.bench.measure import announce, best_seconds, measure
 from simulation.bench.result import Options, Ratio, Result
 from simulation.tables import Cell, Table
 
@@ -26,12 +27,14 @@ def run(options: Options) -> Result:
     rows: list[tuple[Cell, ...]] = []
     ratios: list[Ratio] = []
     for d, num_classes in sizes:
-        announce(f"Cholesky, LU and GCV, d = {d:,}, C = {num_classes:,}")
+        where = f"d = {d:,}, C = {num_classes:,}"
+        announce(f"Cholesky, LU and GCV, {where}")
         ways = {
             way: measure(time_way, way, d, num_classes, isolated=alone) for way in _WAYS
         }
-        where = f"d = {d:,}, C = {num_classes:,}"
-        rows += [_row(where, way, taken, d) for way, taken in ways.items()]
+        for way, taken in ways.items():  # the peak includes the statistics
+            peak, extra = taken.peak_bytes / 1e9, taken.extra_bytes / 8 / d**2
+            rows.append((where, way, taken.value, peak, extra))
         for way in ("Cholesky", "GCV"):
             peak = ways[way].peak_bytes / 1e9
             ratios.append(Ratio(f"{way} GB, {where}", peak, _LIMIT_GB, at_most=True))
@@ -48,11 +51,6 @@ _NOTE = (
     "It wins while a round brings fewer rows than about d / 2, with lambda fixed; a "
     "run evaluates 4 to 20 times in all, so brings more, and solves anew."
 )
-
-
-def _row(where: str, way: str, taken: Measured, d: int) -> tuple[Cell, ...]:
-    """Return a row; the peak is that of the whole process, statistics included."""
-    return where, way, taken.value, taken.peak_bytes / 1e9, taken.extra_bytes / 8 / d**2
 
 
 def solve_by_lu(stats: RidgeStatistics) -> Tensor:
@@ -123,8 +121,8 @@ def time_updates(d: int, num_classes: int) -> list[tuple[int, float, float]]:
     for m in (_ROUND_ROWS // 10, _ROUND_ROWS, d // 4, d // 2, d):
         R = torch.randn(m, d, dtype=torch.float64)
         S = torch.randn(m, num_classes, dtype=torch.float64)
-        anew = best_seconds(lambda R=R, S=S: _solve_anew(stats, R, S), repeats)  # type: ignore[misc]
-        updated = best_seconds(lambda R=R, S=S: update(L, W, R, S), repeats)  # type: ignore[misc]
+        anew = best_seconds(partial(_solve_anew, stats, R, S), repeats)
+        updated = best_seconds(partial(update, L, W, R, S), repeats)
         seconds.append((m, anew, updated))
     return seconds
 

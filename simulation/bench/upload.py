@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from fed3r_app.core import (
@@ -70,13 +68,15 @@ def _count_bytes(options: Options, ratios: list[Ratio]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for federation in FEDERATIONS:
         announce(f"bytes of {federation.name}")
-        sizes, num_classes = federation.sizes(options.data), federation.num_classes
+        num_classes = federation.num_classes
+        sizes = federation.sizes(options.data).tolist()
         for d in (1280, _RANDOM):
-            dense = _DENSE.total_bytes(d, num_classes, _worst(sizes, num_classes))
+            most = [(n, min(n, num_classes)) for n in sizes]  # (n, C_k)
+            dense = _DENSE.total_bytes(d, num_classes, most)
             where = f"{federation.name}, d = {d:,}"
             for upload in UPLOADS:
-                worst = upload.total_bytes(d, num_classes, _worst(sizes, num_classes))
-                best = upload.total_bytes(d, num_classes, ((int(n), 1) for n in sizes))
+                worst = upload.total_bytes(d, num_classes, most)
+                best = upload.total_bytes(d, num_classes, ((n, 1) for n in sizes))
                 row = (worst // len(sizes), worst / 1e9, dense / worst, dense / best)
                 rows.append((where, upload.name, *row))
                 if upload == _FACTOR:
@@ -93,25 +93,16 @@ def _count_bytes(options: Options, ratios: list[Ratio]) -> Table:
     return Table("bytes", (*columns, "dense / worst", "dense / best"), rows)
 
 
-def _worst(sizes: NDArray[np.int64], num_classes: int) -> Iterator[tuple[int, int]]:
-    """Yield (n, C_k) with as many classes as there can be."""
-    for n in sizes.tolist():
-        yield n, min(n, num_classes)
-
-
 def _time(d: int, num_classes: int, n: int, repeats: int) -> Table:
     """Return the time to make and to read the record of a mean client."""
     random = torch.Generator().manual_seed(0)
     Z, y = torch.randn(n, d, generator=random), torch.arange(n)
     rows: list[tuple[Cell, ...]] = []
-    for form, dtype in ((upload.form, upload.dtype) for upload in UPLOADS):
-        record = pack_statistics(Z, y, num_classes, form, dtype)
-        pack = best_seconds(
-            lambda f=form, t=dtype: pack_statistics(Z, y, num_classes, f, t),  # type: ignore[misc]
-            repeats,
-        )
-        unpack = best_seconds(lambda r=record: unpack_contribution(r), repeats)  # type: ignore[misc]
-        rows.append((f"{form} {dtype}", 1e3 * pack, 1e3 * unpack))
+    for upload in UPLOADS:
+        make = partial(pack_statistics, Z, y, num_classes, upload.form, upload.dtype)
+        pack = best_seconds(make, repeats)
+        unpack = best_seconds(partial(unpack_contribution, make()), repeats)
+        rows.append((upload.name, 1e3 * pack, 1e3 * unpack))
     title = f"one client: {n} images, d = {d:,}, C = {num_classes:,}"
     return Table(title, ("upload", "pack ms", "unpack ms"), rows)
 

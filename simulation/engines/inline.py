@@ -26,14 +26,7 @@ _SERVER = 1
 class InlineGrid(Grid):
     """A Grid whose nodes are simulated clients, run when their replies are pulled.
 
-    Parameters
-    ----------
-    client_app : ClientApp
-        What every node runs.
-    num_clients : int
-        Number of nodes.
-    run_config : Mapping
-        The run's config, as the clients see it.
+    Every node runs ``client_app`` and sees the run's config.
     """
 
     def __init__(
@@ -43,19 +36,15 @@ class InlineGrid(Grid):
         # As in Flower: clients tell one run from another by its id.
         self.run_id = secrets.randbits(63)
         shared = dict(run_config)
-        self._contexts = {
-            _SERVER + 1 + partition: Context(
-                run_id=self.run_id,
-                node_id=_SERVER + 1 + partition,
-                node_config={
-                    "partition-id": partition,
-                    "num-partitions": num_clients,
-                },
-                state=RecordDict(),
-                run_config=shared,
-            )
-            for partition in range(num_clients)
-        }
+        self._contexts = {}
+        for partition in range(num_clients):
+            node = _SERVER + 1 + partition
+            place: UserConfig = {
+                "partition-id": partition,
+                "num-partitions": num_clients,
+            }
+            context = Context(self.run_id, node, place, RecordDict(), shared)
+            self._contexts[node] = context
         self._waiting: dict[str, Message] = {}
         self._numbers = itertools.count(1)
         self._run: Run | None = None
@@ -126,11 +115,4 @@ def run_inline(
     config = dict(run_config)
     grid = InlineGrid(client_app, num_clients, config)
     enter_run(grid.run_id, _SERVER, task_id=grid.run_id)
-    context = Context(
-        run_id=grid.run_id,
-        node_id=_SERVER,
-        node_config={},
-        state=RecordDict(),
-        run_config=config,
-    )
-    server_app(grid, context)
+    server_app(grid, Context(grid.run_id, _SERVER, {}, RecordDict(), config))

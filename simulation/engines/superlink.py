@@ -1,8 +1,8 @@
 """Flower's own simulation: a SuperLink for one purpose, started on a free port.
 
 ``flwr run . local`` shares one SuperLink per machine, which stays up, keeps the
-environment and the working directory of whoever started it first, and always runs
-on the same port. An ephemeral one depends on nothing and leaves nothing behind.
+environment and the working directory of the command that started it, and always runs on
+the same port. An ephemeral one depends on nothing and leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -19,22 +19,11 @@ Lines = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class AnalysisTask:
+class AnalysisTask(Task):
     """Computes lines from what an experiment asks for, and writes them to a file."""
 
     experiment: Experiment
     store: Store
-
-    @property
-    def title(self) -> str:
-        """What is computed."""
-        coupons = "coupon collector"
-        return coupons if self.experiment.coupons else "exact kernel, random features"
-
-    @property
-    def log(self) -> Path:
-        """The file's log, beside it."""
-        return _file(self.experiment, self.store).with_suffix(".log")
 
     def execute(self, worker_context: WorkerContext, report: Report) -> None:
         """Compute all lines, then write the file."""
@@ -78,14 +67,10 @@ def _report_part(report: Report, place: int, parts: int, done: int, total: int) 
 
 def kernel_table(lines: Lines) -> Table:
     """Return the accuracy of random features and of the exact kernel."""
-    rows = [
-        (
-            line["features"],
-            "exact kernel" if line["dim"] is None else f"{line['dim']:,}",
-            percent(line["accuracies"]),
-        )
-        for line in lines
-    ]
+    rows = []
+    for line in lines:
+        dim = "exact kernel" if line["dim"] is None else f"{line['dim']:,}"
+        rows.append((line["features"], dim, percent(line["accuracies"])))
     title = "Random features against exact kernel ridge regression on a subset"
     return Table(title, ("features", "D", "accuracy (%)"), rows)
 
@@ -93,8 +78,12 @@ def kernel_table(lines: Lines) -> Table:
 def analyses_wanted(experiment: Experiment, store: Store) -> list[Task]:
     """Return what has to be computed beside the runs and has not been yet."""
     asked = experiment.coupons or experiment.kernel
-    done = not asked or read_lines(experiment, store) is not None
-    return [] if done else [AnalysisTask(experiment, store)]
+    if not asked or read_lines(experiment, store) is not None:
+        return []
+    kernel = "exact kernel, random features"
+    title = "coupon collector" if experiment.coupons else kernel
+    log = _file(experiment, store).with_suffix(".log")
+    return [AnalysisTask(title, log, experiment, store)]
 
 
 def read_lines(experiment: Experiment, store: Store) -> Lines | None:
@@ -115,10 +104,8 @@ def _over_seeds(lines: Lines) -> Lines:
     for line in lines:
         key = line["features"], line["dim"]
         merged.setdefault(key, []).extend(line["accuracies"])
-    return [
-        {"features": features, "dim": dim, "accuracies": accuracies}
-        for (features, dim), accuracies in merged.items()
-    ]
+    names = ("features", "dim", "accuracies")
+    return [dict(zip(names, (*key, each), strict=True)) for key, each in merged.items()]
 
 
 def _asked(experiment: Experiment) -> Any:

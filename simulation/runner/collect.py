@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +18,6 @@ from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import Store, run_name
 
 Values = Mapping[str, object]
-
-
 _LISTS = ("missing_clients", "absent_classes")
 
 
@@ -33,7 +31,7 @@ class Finished:
 
     def measure(self, key: str) -> float | None:
         """Return a number of the summary, where there is one."""
-        return number(self.summary, key)
+        return _number(self.summary, key)
 
 
 @dataclass(frozen=True)
@@ -46,17 +44,18 @@ class Results:
     reference: Finished | None
 
     def curves(self, *without: str) -> dict[str, list[Finished]]:
-        """Return the runs of each curve, which differ in their seeds only.
+        """Return the runs of each curve, which differ in their seeds and some axes."""
+        return group(self.finished, lambda each: curve_of(each.run, *without))
 
-        Parameters
-        ----------
-        *without : str
-            Axes that don't tell curves apart.
-        """
-        curves: dict[str, list[Finished]] = {}
-        for each in self.finished:
-            curves.setdefault(curve_of(each.run, *without), []).append(each)
-        return curves
+
+def group(
+    runs: Iterable[Finished], key: Callable[[Finished], str]
+) -> dict[str, list[Finished]]:
+    """Return runs by a key, in the order in which the keys come."""
+    groups: dict[str, list[Finished]] = {}
+    for run in runs:
+        groups.setdefault(key(run), []).append(run)
+    return groups
 
 
 def collect(experiment: Experiment, store: Store) -> Results:
@@ -79,10 +78,15 @@ def _read(run: ExperimentRun, store: Store) -> Finished | None:
     return Finished(run, summary, list(store.directory(run).read_metrics()))
 
 
-def number(values: Values, key: str) -> float | None:
+def _number(values: Values, key: str) -> float | None:
     """Return a number, or None where there is none of that name."""
     value = values.get(key)
     return float(value) if isinstance(value, (int, float)) else None
+
+
+def known_values(runs: Iterable[Finished], key: str) -> list[float]:
+    """Return a number of the summaries of runs, of those that have it."""
+    return [value for run in runs if (value := run.measure(key)) is not None]
 
 
 def deviation(values: ArrayLike) -> NDArray[np.float64]:
@@ -100,13 +104,8 @@ def deviation(values: ArrayLike) -> NDArray[np.float64]:
 class Curve:
     """Accuracy against costs, over seeds; arrays of one value a measured round.
 
-    Parameters
-    ----------
-    accuracy, spread : array
-        Mean and sample standard deviation over the seeds.
-    rounds, bytes, flops : array
-        Means of what was spent so far: rounds, bytes in both directions, average
-        FLOPs per client.
+    Mean and sample standard deviation of the accuracy; means of what was spent so far:
+    rounds, bytes in both directions, average FLOPs per client.
     """
 
     accuracy: NDArray[np.float64]
@@ -128,12 +127,8 @@ def average(runs: list[Finished]) -> Curve | None:
     rounds = np.unique(np.concatenate([table[:, 0] for table in tables]))
     rounds = rounds[rounds >= first]
     # The last measured round at or before each round.
-    stacked = np.stack(
-        [
-            table[np.searchsorted(table[:, 0], rounds, side="right") - 1]
-            for table in tables
-        ]
-    )
+    places = [np.searchsorted(each[:, 0], rounds, side="right") - 1 for each in tables]
+    stacked = np.stack([each[at] for each, at in zip(tables, places, strict=True)])
     mean, spread = stacked.mean(axis=0), deviation(stacked)
     return Curve(mean[:, 1], spread[:, 1], rounds, mean[:, 2], mean[:, 3])
 
@@ -142,13 +137,14 @@ def measured(run: Finished) -> NDArray[np.float64]:
     """Return round, accuracy, bytes and FLOPs (m, 4) of the rounds with an accuracy."""
     rows = [
         (
-            number(line, "round"),
-            number(line, "accuracy"),
-            (number(line, "upload_bytes") or 0) + (number(line, "download_bytes") or 0),
-            number(line, "flops_per_client"),
+            _number(line, "round"),
+            _number(line, "accuracy"),
+            (_number(line, "upload_bytes") or 0)
+            + (_number(line, "download_bytes") or 0),
+            _number(line, "flops_per_client"),
         )
         for line in run.metrics
-        if number(line, "accuracy") is not None
+        if _number(line, "accuracy") is not None
     ]
     return np.array(rows, dtype=np.float64).reshape(-1, 4)
 
@@ -163,43 +159,32 @@ def to_reach(run: Finished, accuracy: float) -> NDArray[np.float64] | None:
 def rows_of(results: Results) -> list[dict[str, object]]:
     """Return a row for each run: its place in the grid, its settings, its outcome."""
     both = [*results.finished, *([results.reference] if results.reference else [])]
-    varying = _varying_keys([each.run for each in both])
-    rows = []
-    for each in both:
-        outcome = {k: v for k, v in each.summary.items() if k not in _LISTS}
-        settings = {key: each.run.config[key] for key in varying}
-        rows.append(
-            {
-                "experiment": results.experiment.name,
-                "run": run_name(each.run),
-                "curve": curve_of(each.run),
-                **settings,
-                **outcome,
-                "clients": each.run.clients,
-            }
-        )
-    return rows
-
-
-def _varying_keys(runs: list[ExperimentRun]) -> list[str]:
-    """Return the keys in which runs differ, and the seed."""
-    keys = runs[0].config if runs else {}
-    return [
+    configs = [each.run.config for each in both]
+    varying = [
         key
-        for key in keys
-        if key == "seed" or len({repr(run.config[key]) for run in runs}) > 1
+        for key in (configs[0] if configs else ())
+        if key == "seed" or len({repr(config[key]) for config in configs}) > 1
+    ]
+    return [
+        {
+            "experiment": results.experiment.name,
+            "run": run_name(each.run),
+            "curve": curve_of(each.run),
+            **{key: each.run.config[key] for key in varying},
+            **{key: each.summary[key] for key in each.summary if key not in _LISTS},
+            "clients": each.run.clients,
+        }
+        for each in both
     ]
 
 
-def write_rows(rows: list[dict[str, object]], folder: Path) -> list[Path]:
-    """Write rows as CSV and as JSON lines; return the files."""
+def write_rows(rows: list[dict[str, object]], folder: Path) -> None:
+    """Write rows as CSV and as JSON lines."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     lines = "".join(json.dumps(row) + "\n" for row in rows)
-    files = {"results.csv": text.getvalue(), "results.jsonl": lines}
-    for name, content in files.items():
-        write_atomically(folder / name, content.encode())
-    return [folder / name for name in files]
+    write_atomically(folder / "results.csv", text.getvalue().encode())
+    write_atomically(folder / "results.jsonl", lines.encode())

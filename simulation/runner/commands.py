@@ -8,11 +8,16 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from simulation.runner.experiment import Experiment
-    from simulation.runner.store import Store
+from fed3r_app.config import DEFAULTS
+from simulation.runner.collect import collect
+from simulation.runner.composition import catalogue
+from simulation.runner.execute import run_experiments
+from simulation.runner.experiment import Experiment, load, read_experiment
+from simulation.runner.html_report import tables_of, write_report
+from simulation.runner.run_grid import needs_data_path
+from simulation.runner.store import DONE, Store
+from simulation.tables import Table
 
 _INTERRUPTED = 130
 Handler = Callable[[argparse.Namespace], int]
@@ -39,28 +44,18 @@ def _polite(handler: Handler) -> Handler:
 @_polite
 def run_command(arguments: argparse.Namespace) -> int:
     """Run experiments; return 0 if everything is done then."""
-    from simulation.runner.execute import run_experiments
-
     if arguments.jobs < 0:
         raise ValueError(f"--jobs must be >= 1, got {arguments.jobs}.")
     # Asked to end, it still stops what it started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    experiments = _load(arguments)
-    return run_experiments(
-        experiments, _store(arguments), arguments.engine, arguments.jobs
-    )
+    store = Store.at(arguments.output)
+    return run_experiments(_load(arguments), store, arguments.engine, arguments.jobs)
 
 
 @_polite
 def list_command(arguments: argparse.Namespace) -> int:
     """Print all experiments and how much of each is done."""
-    from simulation.runner.composition import catalogue
-    from simulation.runner.experiment import read_experiment
-    from simulation.runner.run_grid import needs_data_path
-    from simulation.runner.store import DONE
-    from simulation.tables import Table
-
-    store, rows = _store(arguments), []
+    store, rows = Store.at(arguments.output), []
     for name, source in catalogue().items():
         # A run is known by its folder, too; to list its settings, any will do.
         experiment = read_experiment(source, arguments.data_path or os.getcwd())
@@ -71,24 +66,21 @@ def list_command(arguments: argparse.Namespace) -> int:
         known = arguments.data_path or not wants
         state = f"{done if known else '?'} of {len(runs)}"
         rows.append((name, experiment.title, state, wants))
-    title = "fed3r experiments run EXPERIMENT"
-    table = Table(title, ("experiment", "what it shows", "runs done", "needs"), rows, 2)
-    print(table.text())
+    columns = ("experiment", "what it shows", "runs done", "needs")
+    print(Table("fed3r experiments run EXPERIMENT", columns, rows, 2).text())
     return 0
 
 
 @_polite
 def show_command(arguments: argparse.Namespace) -> int:
     """Print the runs of experiments and what they change of the defaults."""
-    from fed3r_app.config import DEFAULTS
-
-    defaults, store = DEFAULTS, _store(arguments)
+    store = Store.at(arguments.output)
     for experiment in _load(arguments):
         print(f"{experiment.name}: {experiment.title}\n{experiment.source.file}\n")
         if experiment.about:
             print(f"{experiment.about}\n")
         for run in experiment.all_runs:
-            changed = {k: v for k, v in run.config.items() if v != defaults[k]}
+            changed = {k: v for k, v in run.config.items() if v != DEFAULTS[k]}
             settings = " ".join(f"{key}={value!r}" for key, value in changed.items())
             print(f"{run.title} [{store.state(run)}]")
             print(f"    clients={run.clients} {settings}")
@@ -98,10 +90,7 @@ def show_command(arguments: argparse.Namespace) -> int:
 @_polite
 def table_command(arguments: argparse.Namespace) -> int:
     """Print the tables of experiments."""
-    from simulation.runner.collect import collect
-    from simulation.runner.html_report import tables_of
-
-    store, code = _store(arguments), 0
+    store, code = Store.at(arguments.output), 0
     for experiment in _load(arguments):
         results = collect(experiment, store)
         for table in tables_of(results, store):
@@ -113,14 +102,10 @@ def table_command(arguments: argparse.Namespace) -> int:
 @_polite
 def plot_command(arguments: argparse.Namespace) -> int:
     """Draw the pictures of experiments and write their reports."""
-    from simulation.runner.collect import collect
-    from simulation.runner.html_report import write_report
-
-    store, code = _store(arguments), 0
+    store, code = Store.at(arguments.output), 0
     for experiment in _load(arguments):
-        code |= _say_what_is_missing(
-            experiment, len(collect(experiment, store).missing)
-        )
+        missing = len(collect(experiment, store).missing)
+        code |= _say_what_is_missing(experiment, missing)
         report = write_report(experiment, store)
         for path in report.figures:
             print(f"Picture: {path}")
@@ -145,15 +130,7 @@ def _say_what_is_missing(experiment: Experiment, missing: int) -> int:
 
 def _load(arguments: argparse.Namespace) -> list[Experiment]:
     """Return the experiments that are named, all checked before anything else."""
-    from simulation.runner.experiment import load
-
     found = [
         each for name in arguments.names for each in load(name, arguments.data_path)
     ]
     return list({each.source: each for each in found}.values())
-
-
-def _store(arguments: argparse.Namespace) -> Store:
-    from simulation.runner.store import Store
-
-    return Store.at(arguments.output)

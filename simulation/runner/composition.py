@@ -8,7 +8,9 @@ what the variant extends, the file, the variant.
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 
 from simulation.runner.yaml_file import ExperimentError, YamlValue, read_yaml
@@ -33,8 +35,8 @@ class Source:
         chosen: Content = {}
         if variants and self.variant is not None:
             chosen = variants.mapping()[self.variant].mapping()
-        merged = _merge(_extended(own, (self.file,)), _extended(chosen, (self.file,)))
-        merged = _merge(_merge(merged, own), chosen)
+        parts = (_extended(own, (self.file,)), _extended(chosen, (self.file,)))
+        merged = reduce(_merge, (*parts, own, chosen))
         merged.pop(_EXTENDS, None)
         return YamlValue("", merged, self.file, 1)
 
@@ -42,15 +44,14 @@ class Source:
 def catalogue(folder: Path = FOLDER) -> dict[str, Source]:
     """Return all experiments of a folder by name."""
     found: dict[str, Source] = {}
-    for source in (
-        each for file in sorted(folder.glob("*.yaml")) for each in _of(file)
-    ):
-        if source.name in found:
+    files = sorted(folder.glob("*.yaml"))
+    for source in itertools.chain.from_iterable(map(_of, files)):
+        other = found.setdefault(source.name, source)
+        if other is not source:
             raise ExperimentError(
                 f"{source.file}: the name {source.name!r} must be its own, got that of "
-                f"{found[source.name].file}."
+                f"{other.file}."
             )
-        found[source.name] = source
     return found
 
 

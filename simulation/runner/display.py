@@ -25,20 +25,13 @@ from simulation.runner.tasks import RunTask, Task
 
 
 class Display:
-    """Bars on a terminal; elsewhere a line for each task that is through.
+    """Bars on a terminal; elsewhere a line for each of ``total`` tasks when it ends.
 
-    Parameters
-    ----------
-    store : Store
-        Where the runs write their metrics, which are followed.
-    total : int
-        Number of tasks to come.
+    The metrics that the runs write into the store are followed.
     """
 
     def __init__(self, store: Store, total: int) -> None:
-        self._store = store
-        self._total = total
-        self._done = 0
+        self._store, self._total, self._done = store, total, 0
         self.failures: list[tuple[Task, str]] = []
         self._bars: dict[Task, tuple[TaskID, float]] = {}
         self._followed: dict[Task, Path] = {}
@@ -84,10 +77,12 @@ class Display:
         self._progress.update(self._all, completed=self._done)
         if sentence:
             self.failures.append((task, sentence))
-        words = [self._outcome(task, sentence)]
-        words.append(format_seconds(time.monotonic() - began))
         self._followed.pop(task, None)
-        self.say(f"{self._done} of {self._total}: {task.title}: {', '.join(words)}")
+        outcome = self._outcome(task, sentence)
+        seconds = format_seconds(time.monotonic() - began)
+        line = f"{self._done} of {self._total}: {task.title}: {outcome}, {seconds}"
+        # Above the bars.
+        self._progress.console.print(line, markup=False, highlight=False)
 
     def tick(self) -> None:
         """Let the bars follow what the runs have written."""
@@ -96,17 +91,11 @@ class Display:
             note = "" if accuracy is None else format_percent(accuracy)
             self._progress.update(self._bars[task][0], completed=rounds, note=note)
 
-    def say(self, text: str) -> None:
-        """Print a line above the bars."""
-        self._progress.console.print(text, markup=False, highlight=False)
-
     def _outcome(self, task: Task, sentence: str) -> str:
         if sentence:
             return f"FAILED: {sentence}"
-        if not isinstance(task, RunTask):
-            return "done"
-        summary = self._store.summary(task.run) or {}
-        accuracy = summary.get("accuracy")
+        summary = self._store.summary(task.run) if isinstance(task, RunTask) else None
+        accuracy = (summary or {}).get("accuracy")
         if not isinstance(accuracy, float):
             return "done"
         return f"accuracy {format_percent(accuracy)}"

@@ -42,9 +42,8 @@ def run_experiments(
         if len(waiting) < len(runs):
             done = len(runs) - len(waiting)
             print(f"{done} of {len(runs)} runs are done already.", flush=True)
-        failures = _perform(
-            experiments, sorted(waiting, key=_cost), store, engine, jobs
-        )
+        waiting.sort(key=_cost)
+        failures = _perform(experiments, waiting, store, engine, jobs)
         for experiment in experiments:
             _show(experiment, store)
     seconds = format_seconds(time.monotonic() - began)
@@ -65,11 +64,11 @@ def _perform(
     jobs: int,
 ) -> list[tuple[Task, str]]:
     """Do all that is left to do; return what failed and why."""
-    tasks: list[Task] = [RunTask(run, store, engine) for run in runs]
+    tasks = [RunTask(run.title, store.log(run), run, store, engine) for run in runs]
     # On Flower's engine one run has all processors already.
     cores = available_cores()
     jobs = 1 if engine == FLOWER else jobs or min(cores, _MOST_JOBS)
-    features: list[Task] = [*features_wanted(runs, store.runs)]
+    features = features_wanted(runs, store.runs)
     analyses = [task for each in experiments for task in analyses_wanted(each, store)]
     total = len(features) + len(tasks) + len(analyses)
     if not total:

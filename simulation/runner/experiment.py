@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
-from fed3r_app.config import DEFAULTS
 from simulation.analyses.coupon_collector import Coupons
 from simulation.runner.composition import Source, find
 from simulation.runner.run_grid import SEED, ExperimentRun, RunGrid
@@ -12,23 +14,19 @@ from simulation.runner.yaml_file import YamlValue
 
 FIGURES = ("curves", "final", "kernel")
 MEASURES = ("accuracy", "closed_form_accuracy", "probe_accuracy")
-_KEYS = ("title", "about", "base", "points", "axes", "reference", "target", "plot")
+_KEYS = (
+    *("title", "about", "base", "points", "axes", "reference", "target", "plot"),
+    *("kernel", "coupons"),
+)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Plot:
-    """What to draw.
+    """What to draw: some of FIGURES.
 
-    Parameters
-    ----------
-    figures : tuple of str
-        Of FIGURES.
-    panels : str or None
-        Axis with one row of pictures for each of its values.
-    x : str or None
-        Axis along which the figure `final` is drawn; None draws bars.
-    measures : tuple of str
-        What the figure `final` shows.
+    Curves have one row of pictures for each value of the axis ``panels``; the figure
+    `final` shows some MEASURES along the axis ``x``, or as bars.
     """
 
     figures: tuple[str, ...]
@@ -87,25 +85,28 @@ def load(name: str, data_path: str = "") -> list[Experiment]:
 def read_experiment(source: Source, data_path: str = "") -> Experiment:
     """Return an experiment; raise ExperimentError for what is wrong with it."""
     content = source.read()
-    parts = content.fields(*_KEYS, "kernel", "coupons")
+    parts = content.mapping(*_KEYS)
     if "title" not in parts:
         raise content.error("title must say what the experiment is about.")
     grid = _grid(parts, data_path)
     if not grid.axes and "coupons" not in parts:
         raise content.error("axes must have at least one axis.")
     runs = tuple(grid.runs())
+
+    def optional(key: str, read: Callable[[YamlValue], T]) -> T | None:
+        return read(parts[key]) if key in parts else None
+
     return Experiment(
         source=source,
         title=parts["title"].text(),
-        about=parts["about"].text() if "about" in parts else "",
+        about=optional("about", YamlValue.text) or "",
         runs=runs,
-        reference=_reference(parts["reference"], grid)
-        if "reference" in parts
-        else None,
-        plot=_plot(parts.get("plot"), grid),
-        target=_target(parts["target"], runs) if "target" in parts else None,
-        kernel=_kernel(parts["kernel"]) if "kernel" in parts else None,
-        coupons=_coupons(parts["coupons"]) if "coupons" in parts else None,
+        reference=optional("reference", partial(_reference, grid)),
+        plot=optional("plot", partial(_plot, grid))
+        or Plot(("curves",) if grid.axes else ()),
+        target=optional("target", partial(_target, runs)),
+        kernel=optional("kernel", _kernel),
+        coupons=optional("coupons", _coupons),
     )
 
 
@@ -114,72 +115,64 @@ def _grid(parts: dict[str, YamlValue], data_path: str) -> RunGrid:
         parts[key].mapping() if key in parts else {}
         for key in ("base", "points", "axes")
     )
-    # The seed is the last label of a run.
-    ordered = sorted(axes.items(), key=lambda item: item[0] == SEED)
     for axis in axes.values():
         axis.items()  # a single text would be no list
     return RunGrid(
-        defaults=DEFAULTS,
-        base=base,
-        points={name: value.mapping() for name, value in points.items()},
-        axes={name: value.distinct() for name, value in ordered},
-        data_path=data_path,
+        base,
+        {name: value.mapping() for name, value in points.items()},
+        # The seed is the last label of a run.
+        {name: axes[name].distinct() for name in sorted(axes, key=SEED.__eq__)},
+        data_path,
     )
 
 
-def _reference(value: YamlValue, grid: RunGrid) -> ExperimentRun:
+def _reference(grid: RunGrid, value: YamlValue) -> ExperimentRun:
     """Return the run of a point that is drawn as a level line, at the first seed."""
-    if value.text() not in grid.points:
-        raise value.must_be(f"the name of a point ({', '.join(grid.points)})")
+    value.one_of(grid.points, "the name of a point")
     seeds = {SEED: grid.axes[SEED][0]} if SEED in grid.axes else {}
     return grid.run({"reference": value, **seeds})
 
 
-def _plot(value: YamlValue | None, grid: RunGrid) -> Plot:
-    if value is None:
-        return Plot(("curves",) if grid.axes else ())
-    parts = value.fields("figures", "panels", "x", "measures")
-    for key in ("panels", "x"):
-        if key in parts and parts[key].text() not in grid.axes:
-            raise parts[key].must_be(f"one of the axes ({', '.join(grid.axes)})")
-    return Plot(
-        _choices(parts.get("figures"), FIGURES) or ("curves",),
-        parts["panels"].text() if "panels" in parts else None,
-        parts["x"].text() if "x" in parts else None,
-        _choices(parts.get("measures"), MEASURES) or ("accuracy",),
+def _plot(grid: RunGrid, value: YamlValue) -> Plot:
+    parts = value.mapping("figures", "panels", "x", "measures")
+    panels, x = (
+        parts[key].one_of(grid.axes, "one of the axes") if key in parts else None
+        for key in ("panels", "x")
     )
+    figures, measures = (
+        tuple(_choices(parts[key], allowed)) if key in parts else allowed[:1]
+        for key, allowed in (("figures", FIGURES), ("measures", MEASURES))
+    )
+    return Plot(figures, panels, x, measures)
 
 
-def _choices(value: YamlValue | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the texts of a list that must be among some."""
-    texts = tuple(each.text() for each in value.distinct()) if value else ()
-    for text in texts:
-        if value and text not in allowed:
-            raise value.error(
-                f"{value.key} must be of {', '.join(allowed)}, got {text!r}."
-            )
-    return texts
+def _choices(value: YamlValue, allowed: tuple[str, ...]) -> Iterator[str]:
+    """Yield the texts of a list that must be among some."""
+    for text in (each.text() for each in value.distinct()):
+        if text not in allowed:
+            names = ", ".join(allowed)
+            raise value.error(f"{value.key} must be of {names}, got {text!r}.")
+        yield text
 
 
-def _target(value: YamlValue, runs: tuple[ExperimentRun, ...]) -> Target:
-    parts = value.fields("accuracy", "baseline", need=True)
-    accuracy, baseline = parts["accuracy"], parts["baseline"]
-    labels = {curve_of(run) for run in runs}
-    if baseline.text() not in labels:
-        raise baseline.must_be(f"one of the curves ({'; '.join(sorted(labels))})")
+def _target(runs: tuple[ExperimentRun, ...], value: YamlValue) -> Target:
+    parts = value.mapping("accuracy", "baseline", need=True)
+    curves = sorted({curve_of(run) for run in runs})
+    baseline = parts["baseline"].one_of(curves, "one of the curves", "; ")
+    accuracy = parts["accuracy"]
     values = accuracy.items() if isinstance(accuracy.value, list) else [accuracy]
-    return Target(tuple(each.share() for each in values), baseline.text())
+    return Target(tuple(each.share() for each in values), baseline)
 
 
 def _kernel(value: YamlValue) -> Kernel:
-    parts = value.fields("per-class", "dims", "seeds", need=True)
+    parts = value.mapping("per-class", "dims", "seeds", need=True)
     dims = tuple(each.whole() for each in parts["dims"].items())
     return Kernel(parts["per-class"].whole(), dims, parts["seeds"].whole())
 
 
 def _coupons(value: YamlValue) -> Coupons:
     keys = ("federations", "clients-per-round", "shares", "simulations")
-    parts = value.fields(*keys, need=True)
+    parts = value.mapping(*keys, need=True)
     per_round = tuple(each.whole() for each in parts["clients-per-round"].items())
     federations = parts["federations"].mapping()
     return Coupons(
@@ -191,14 +184,7 @@ def _coupons(value: YamlValue) -> Coupons:
 
 
 def curve_of(run: ExperimentRun, *without: str) -> str:
-    """Return the name of the curve that a run belongs to: all its labels but the seed.
-
-    Parameters
-    ----------
-    run : ExperimentRun
-    *without : str
-        Further axes that are told apart otherwise.
-    """
+    """Return the name of the curve of a run: its labels but the seed and some axes."""
     dropped = (SEED, *without)
     kept = [text for axis, text in run.labels.items() if axis not in dropped]
     return ", ".join(kept) or "all"

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fed3r_app.runs.report import format_bytes, format_flops
-from simulation.runner.collect import Finished, Results, average, deviation
+from simulation.runner.collect import (
+    Finished,
+    Results,
+    average,
+    deviation,
+    group,
+    known_values,
+)
 from simulation.runner.experiment import curve_of
 
 if TYPE_CHECKING:
@@ -22,16 +29,18 @@ _COLORS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"),
     *("#56b4e9", "#7f3c8d", "#555555"),
 )
-
-
 _STYLES = ("-", "--", ":", "-.")
 _LABELS = {
     "accuracy": "accuracy",
     "closed_form_accuracy": "before fine-tuning",
     "probe_accuracy": "ridge on its features",
 }
-
-
+# Of each cost: its name, and how to write its values.
+_COSTS: dict[str, tuple[str, Callable[[float], str] | None]] = {
+    "rounds": ("rounds", None),
+    "bytes": ("bytes sent, both ways", format_bytes),
+    "flops": ("average FLOPs per client", format_flops),
+}
 # Beyond this ratio of the largest to the smallest value a scale is logarithmic.
 _LOGARITHMIC = 30
 
@@ -47,7 +56,7 @@ def draw_curves(results: Results) -> bytes:
     grid = figure.subplots(len(panels), 3, squeeze=False, sharey=True)
     styles = _styles([curve for runs in panels.values() for curve in runs])
     for row, (title, curves) in zip(grid, panels.items(), strict=True):
-        for axes, kind in zip(row, ("rounds", "bytes", "flops"), strict=True):
+        for axes, kind in zip(row, _COSTS, strict=True):
             _draw_panel(axes, curves, kind, styles, results.reference)
         row[0].set_ylabel("accuracy")
         row[1].set_title(title, fontsize=10)
@@ -73,20 +82,20 @@ def draw_kernel(lines: Sequence[dict[str, Any]]) -> bytes:
     figure = _figure(6.4, 4.2)
     axes = figure.subplots()
     names = list(dict.fromkeys(line["features"] for line in lines))
+    drawn = [line for line in lines if line["dim"] is not None]
     for name, color in zip(names, cycle(_COLORS)):
-        own = [line for line in lines if line["features"] == name]
-        drawn = [line for line in own if line["dim"] is not None]
-        means = np.array([np.mean(line["accuracies"]) for line in drawn])
-        spread = np.array([deviation(line["accuracies"]) for line in drawn])
-        dims = [line["dim"] for line in drawn]
+        own = {
+            each["dim"]: each["accuracies"]
+            for each in drawn
+            if each["features"] == name
+        }
         label = f"random features, {name}"
-        axes.errorbar(
-            dims, means, spread, fmt="o-", capsize=3, color=color, label=label
-        )
-        for line in own:
-            if line["dim"] is None:
+        _draw_means(axes, own.keys(), own.values(), "o-", color, label)
+        for line in lines:
+            if line["dim"] is None and line["features"] == name:
                 level = float(np.mean(line["accuracies"]))
                 axes.axhline(level, ls="--", color=color, label=f"exact kernel, {name}")
+    dims = list(dict.fromkeys(line["dim"] for line in drawn))
     axes.set(xscale="log", xlabel="number of random features D", ylabel="accuracy")
     axes.set_xticks(dims, [f"{dim:,}" for dim in dims], minor=False)
     axes.minorticks_off()
@@ -95,16 +104,29 @@ def draw_kernel(lines: Sequence[dict[str, Any]]) -> bytes:
     return _png(figure)
 
 
+def _draw_means(
+    axes: Axes,
+    x: Iterable[float],
+    values: Iterable[Sequence[float]],
+    fmt: str,
+    color: str,
+    label: str,
+) -> None:
+    """Draw means and standard deviations of the values at each x."""
+    means, spread = zip(*((np.mean(v), deviation(v)) for v in values), strict=True)
+    axes.errorbar(list(x), means, spread, fmt=fmt, color=color, capsize=3, label=label)
+
+
 def _panels(results: Results) -> dict[str, dict[str, list[Finished]]]:
     """Return the curves of each row of pictures."""
     axis = results.experiment.plot.panels
     if axis is None:
         return {"": results.curves()}
-    panels: dict[str, dict[str, list[Finished]]] = {}
-    for each in results.finished:
-        curves = panels.setdefault(each.run.labels[axis], {})
-        curves.setdefault(curve_of(each.run, axis), []).append(each)
-    return panels
+    rows = group(results.finished, lambda each: each.run.labels[axis])
+    return {
+        title: group(runs, lambda each: curve_of(each.run, axis))
+        for title, runs in rows.items()
+    }
 
 
 def _styles(names: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -145,20 +167,15 @@ def _draw_panel(
 def _label_costs(axes: Axes, kind: str) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    names = {
-        "rounds": "rounds",
-        "bytes": "bytes sent, both ways",
-        "flops": "average FLOPs per client",
-    }
-    axes.set_xlabel(names[kind])
+    name, form = _COSTS[kind]
+    axes.set_xlabel(name)
     if axes.get_xscale() == "log":
         axes.xaxis.set_major_locator(LogLocator(numticks=5))
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=kind == "rounds"))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=form is None))
         axes.set_xlim(0, None)
-    if kind != "rounds":
-        form = format_bytes if kind == "bytes" else format_flops
+    if form is not None:
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: form(x)))
 
 
@@ -169,7 +186,7 @@ def _bars(results: Results) -> bytes:
     axes = figure.subplots()
     height = 0.8 / len(measures)
     for place, (measure, color) in enumerate(zip(measures, cycle(_COLORS))):
-        values = [_values(runs, measure) for runs in curves.values()]
+        values = [known_values(runs, measure) for runs in curves.values()]
         y = np.arange(len(curves)) + (place - (len(measures) - 1) / 2) * height
         means = [float(np.mean(v)) if v else 0.0 for v in values]
         spread = [float(deviation(v)) if v else 0.0 for v in values]
@@ -193,39 +210,28 @@ def _along(results: Results, x: str) -> bytes:
     figure = _figure(6.4, 4.2)
     axes = figure.subplots()
     measures = results.experiment.plot.measures
-    lines: dict[str, dict[str, list[Finished]]] = {}
     places = list(dict.fromkeys(each.run.labels[x] for each in results.finished))
-    for each in results.finished:
-        line = lines.setdefault(curve_of(each.run, x), {})
-        line.setdefault(each.run.labels[x], []).append(each)
-    pairs = [(name, measure) for measure in measures for name in lines]
-    styles = _styles([f"{name}{measure}" for name, measure in pairs])
-    for name, measure in pairs:
-        known = [
-            place for place in places if _values(lines[name].get(place, []), measure)
-        ]
-        values = [_values(lines[name][place], measure) for place in known]
+    pairs = [
+        (name, runs, m) for m in measures for name, runs in results.curves(x).items()
+    ]
+    styles = _styles([f"{name}{measure}" for name, _, measure in pairs])
+    for name, runs, measure in pairs:
+        groups = group(runs, lambda each: each.run.labels[x])
+        known = {
+            places.index(place): values
+            for place in sorted(groups, key=places.index)
+            if (values := known_values(groups[place], measure))
+        }
         color, style = styles[f"{name}{measure}"]
         label = name if len(measures) == 1 else f"{name}: {_LABELS[measure]}"
-        axes.errorbar(
-            [places.index(place) for place in known],
-            [float(np.mean(v)) for v in values],
-            [float(deviation(v)) for v in values],
-            fmt=f"o{style}",
-            color=color,
-            capsize=3,
-            label=label,
-        )
+        if known:
+            _draw_means(axes, known.keys(), known.values(), f"o{style}", color, label)
     axes.set_xticks(range(len(places)), [text.removeprefix(f"{x} ") for text in places])
     axes.set(xlabel=x, ylabel="accuracy")
     _finish_axes(axes)
     if len(pairs) > 1:
         axes.legend(frameon=False, fontsize=9)
     return _png(figure)
-
-
-def _values(runs: list[Finished], measure: str) -> list[float]:
-    return [value for run in runs if (value := run.measure(measure)) is not None]
 
 
 def _finish_axes(axes: Axes) -> None:
@@ -248,14 +254,8 @@ def _add_legend(figure: Figure, grid: Any) -> None:
             found.setdefault(label, handle)
     widest = max((len(label) for label in found), default=1)
     columns = max(1, min(len(found), 5, 150 // (widest + 8)))
-    figure.legend(
-        found.values(),
-        found.keys(),
-        loc="outside lower center",
-        ncols=columns,
-        frameon=False,
-        fontsize=9,
-    )
+    style = {"ncols": columns, "frameon": False, "fontsize": 9}
+    figure.legend(found.values(), found.keys(), loc="outside lower center", **style)
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -49,10 +49,8 @@ def write_report(experiment: Experiment, store: Store) -> Report:
     folder.mkdir(parents=True, exist_ok=True)
     results = collect(experiment, store)
     tables = tables_of(results, store)
-    if experiment.runs:
-        write_rows(rows_of(results), folder)
-    else:
-        write_rows(_plain_rows(tables), folder)
+    rows = rows_of(results) if experiment.runs else _plain_rows(tables)
+    write_rows(rows, folder)
     text = "\n\n".join(table.markdown() for table in tables)
     write_atomically(folder / "tables.md", text.encode() + b"\n")
     figures = []
@@ -92,10 +90,9 @@ def _plain_rows(tables: list[Table]) -> list[dict[str, object]]:
 def _pictures(results: Results, store: Store) -> dict[str, bytes]:
     """Return the pictures that an experiment asks for and has data for."""
     wanted, pictures = results.experiment.plot.figures, {}
-    if "curves" in wanted and results.finished:
-        pictures["curves"] = draw_curves(results)
-    if "final" in wanted and results.finished:
-        pictures["final"] = draw_final(results)
+    for name, draw in (("curves", draw_curves), ("final", draw_final)):
+        if name in wanted and results.finished:
+            pictures[name] = draw(results)
     lines = read_lines(results.experiment, store)
     if "kernel" in wanted and lines:
         pictures["kernel"] = draw_kernel(lines)

@@ -7,7 +7,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fed3r_app.runs.report import format_bytes, format_flops, format_seconds
-from simulation.runner.collect import Finished, Results, deviation, to_reach
+from simulation.runner.collect import (
+    Finished,
+    Results,
+    deviation,
+    known_values,
+    to_reach,
+)
 from simulation.runner.experiment import Target
 from simulation.tables import Table
 
@@ -70,7 +76,7 @@ def _spread_of(seeds: set[int]) -> str:
 def _cell(
     runs: list[Finished], key: str, form: Callable[[Sequence[float]], str]
 ) -> str:
-    values = [value for run in runs if (value := run.measure(key)) is not None]
+    values = known_values(runs, key)
     return form(values) if values else _NONE
 
 
@@ -81,33 +87,24 @@ def target_tables(results: Results, target: Target) -> list[Table]:
 
 def _target_table(results: Results, goal: float, baseline: str) -> Table:
     costs = {name: _costs(runs, goal) for name, runs in results.curves().items()}
+    base = costs.get(baseline, [])
     columns = ["", "runs that reach it"]
     for heading in ("rounds", "bytes", "FLOPs per client"):
         columns += [heading, "speed-up"]
     rows = []
     for name, runs in results.curves().items():
-        found, reached = costs[name]
+        reached = sum(to_reach(run, goal) is not None for run in runs)
         cells = [f"{reached} of {len(runs)}"]
         for place, form in enumerate(("{:.1f}".format, format_bytes, format_flops)):
-            base = costs.get(baseline, (None, 0))[0]
-            cells += [
-                _NONE if found is None else form(found[place]),
-                _speed_up(found, base, place),
-            ]
+            mean = costs[name][place] if costs[name] else None
+            cells.append(_NONE if mean is None else form(mean))
+            cells.append(f"{base[place] / mean:.3g}x" if base and mean else _NONE)
         rows.append((name, *cells))
     title = f"To an accuracy of {100 * goal:g} %; speed-up relative to {baseline}"
     return Table(title, tuple(columns), rows)
 
 
-def _costs(runs: list[Finished], goal: float) -> tuple[Sequence[float] | None, int]:
-    """Return the mean costs of the runs that reach a goal, and how many do."""
+def _costs(runs: list[Finished], goal: float) -> list[float]:
+    """Return the mean costs of the runs that reach a goal; none where none does."""
     found = [cost for run in runs if (cost := to_reach(run, goal)) is not None]
-    return (np.mean(found, axis=0).tolist() if found else None), len(found)
-
-
-def _speed_up(
-    costs: Sequence[float] | None, baseline: Sequence[float] | None, place: int
-) -> str:
-    if costs is None or baseline is None or not costs[place]:
-        return _NONE
-    return f"{baseline[place] / costs[place]:.3g}x"
+    return np.mean(found, axis=0).tolist() if found else []

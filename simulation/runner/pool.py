@@ -18,11 +18,15 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from fed3r_app.errors import RunError
 from simulation.runner.tasks import Task, TaskError, WorkerContext
+
+if TYPE_CHECKING:
+    from simulation.runner.display import Display
 
 _STOP_SECONDS = 15.0  # to stop what a worker has started, before it is killed
 _TICK_SECONDS, _REPORT_SECONDS = 0.25, 0.2
@@ -39,34 +43,11 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-class Watcher(Protocol):
-    """Sees what happens to the tasks."""
-
-    def started(self, task: Task) -> None:
-        """Take note that a task was given to a worker."""
-
-    def advanced(self, task: Task, done: int, total: int) -> None:
-        """Take note how far a task is."""
-
-    def finished(self, task: Task, sentence: str) -> None:
-        """Take note that a task has ended; a sentence says why it failed."""
-
-    def tick(self) -> None:
-        """Take note that a moment has passed."""
-
-
 class Pool:
-    """Worker processes that are started when needed and stopped at the end.
+    """At most ``jobs`` worker processes, started when needed, stopped at the end.
 
-    Parameters
-    ----------
-    jobs : int
-        Workers at most.
-    cores : int
-        Processors to share among them.
-    share_threads : bool
-        Whether each worker's libraries get their share of the processors; False
-        leaves that to what the worker starts.
+    The libraries of each get their share of the ``cores``, unless ``share_threads`` is
+    False: that leaves it to what the worker starts.
     """
 
     def __init__(self, jobs: int, cores: int, share_threads: bool = True) -> None:
@@ -75,77 +56,72 @@ class Pool:
         self._variables = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
         if share_threads:
             self._variables |= dict.fromkeys(_THREAD_VARIABLES, str(self._threads))
-        self._idle: list[_Worker] = []
-        self._busy: dict[Connection, tuple[_Worker, Task]] = {}
+        self._processes: dict[Connection, SpawnProcess] = {}
+        self._idle: list[Connection] = []
+        self._busy: dict[Connection, Task] = {}
 
     def __enter__(self) -> Pool:
         return self
 
     def __exit__(self, *error: object) -> None:
-        workers = [*self._idle, *(worker for worker, _ in self._busy.values())]
-        for worker in workers:
-            worker.process.terminate()
-        for worker in workers:
-            worker.process.join(_STOP_SECONDS)
-            worker.process.kill()
-            worker.process.join()
+        for process in self._processes.values():
+            process.terminate()
+        for process in self._processes.values():
+            process.join(_STOP_SECONDS)
+            process.kill()
+            process.join()
 
-    def run(self, tasks: Iterable[Task], watcher: Watcher, jobs: int = 0) -> None:
+    def run(self, tasks: Iterable[Task], display: Display, jobs: int = 0) -> None:
         """Execute all tasks, so many at a time; one that fails stops no other."""
         waiting = deque(tasks)
         while waiting or self._busy:
             while waiting and len(self._busy) < (jobs or self._jobs):
                 task = waiting.popleft()
                 worker = self._idle.pop() if self._idle else self._start()
-                worker.connection.send(task)
-                self._busy[worker.connection] = worker, task
-                watcher.started(task)
-            for connection in wait(list(self._busy), _TICK_SECONDS):
-                assert isinstance(connection, Connection)
-                self._listen(connection, watcher)
-            watcher.tick()
+                worker.send(task)
+                self._busy[worker] = task
+                display.started(task)
+            ready = wait(list(self._busy), _TICK_SECONDS)
+            for worker in [each for each in self._busy if each in ready]:
+                self._listen(worker, display)
+            display.tick()
 
-    def _start(self) -> _Worker:
+    def _start(self) -> Connection:
+        """Return the connection to a new worker."""
+        ours, theirs = _CONTEXT.Pipe()
+        arguments = (theirs, self._threads, self._cores)
+        process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
         before = dict(os.environ)
-        os.environ.update(self._variables)
+        os.environ.update(self._variables)  # which the worker inherits
         try:
-            return _Worker(self._threads, self._cores)
+            process.start()
         finally:
             os.environ.clear()
             os.environ.update(before)
+        theirs.close()  # so that the end of the process is the end of the connection
+        self._processes[ours] = process
+        return ours
 
-    def _listen(self, connection: Connection, watcher: Watcher) -> None:
-        worker, task = self._busy[connection]
+    def _listen(self, worker: Connection, display: Display) -> None:
         try:
-            received = connection.recv()
+            received = worker.recv()
         except (EOFError, OSError):
-            received = worker.why_it_ended()
+            received = _why_it_ended(self._processes.pop(worker))
         else:
             if not isinstance(received, str):
-                return watcher.advanced(task, *received)
+                return display.advanced(self._busy[worker], *received)
             self._idle.append(worker)
-        del self._busy[connection]
-        watcher.finished(task, received)
+        display.finished(self._busy.pop(worker), received)
 
 
-class _Worker:
-    """A process and the connection to it."""
-
-    def __init__(self, threads: int, cores: int) -> None:
-        self.connection, theirs = _CONTEXT.Pipe()
-        arguments = (theirs, threads, cores)
-        self.process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
-        self.process.start()
-        theirs.close()  # so that the end of the process is the end of the connection
-
-    def why_it_ended(self) -> str:
-        """Return a sentence on a process that ended before its task."""
-        self.process.join()
-        code = self.process.exitcode or 0
-        if code >= 0:
-            return f"Its process ended early, with exit code {code}."
-        hint = " Is there enough memory?" if code == -signal.SIGKILL else ""
-        return f"Its process was ended by signal {-code}.{hint}"
+def _why_it_ended(process: SpawnProcess) -> str:
+    """Return a sentence on a process that ended before its task."""
+    process.join()
+    code = process.exitcode or 0
+    if code >= 0:
+        return f"Its process ended early, with exit code {code}."
+    hint = " Is there enough memory?" if code == -signal.SIGKILL else ""
+    return f"Its process was ended by signal {-code}.{hint}"
 
 
 def _serve(connection: Connection, threads: int, cores: int) -> None:
@@ -206,14 +182,14 @@ def _outcome(task: Task, context: WorkerContext, connection: Connection) -> str:
 def _output_to(path: Path) -> Iterator[None]:
     """Append everything that this process and its children print to a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    kept = [os.dup(1), os.dup(2)]
     with path.open("ab") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+        streams = {1: (sys.stdout, os.dup(1)), 2: (sys.stderr, os.dup(2))}
+        for number in streams:
+            os.dup2(file.fileno(), number)
         try:
             yield
         finally:
-            for number, before in zip((1, 2), kept, strict=True):
-                (sys.stdout, sys.stderr)[number - 1].flush()
+            for number, (stream, before) in streams.items():
+                stream.flush()
                 os.dup2(before, number)
                 os.close(before)

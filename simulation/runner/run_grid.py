@@ -9,29 +9,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from fed3r_app.config import Config, check_setting
+from fed3r_app.config import DEFAULTS, Config, check_setting
 from fed3r_app.data import PACKAGED
 from simulation.runner.yaml_file import Scalar, YamlValue, unknown
 
 CLIENTS, SEED = "clients", "seed"
 _OF_THE_RUNNER = ("output-dir", "run-name", "resume")
+_KEYS = {*DEFAULTS, CLIENTS}
 Settings = dict[str, YamlValue]
 
 
 @dataclass(frozen=True)
 class ExperimentRun:
-    """One cell of the grid.
+    """One cell of the grid: its place on each axis, as a person reads it, and settings.
 
-    Parameters
-    ----------
-    labels : mapping
-        Its place on each axis, as a person reads it.
-    clients : int
-        K, the number of simulated clients.
-    per_round : int
-        Clients a round; 0 is all at once.
-    config : mapping
-        The whole run config but for where it is written to.
+    There are K ``clients``, ``per_round`` of them in a round (0: all at once); the run
+    config is whole but for where the run is written to.
     """
 
     labels: Mapping[str, str]
@@ -52,23 +45,11 @@ class ExperimentRun:
 
 @dataclass(frozen=True)
 class RunGrid:
-    """Base, points and axes of an experiment, checked when it is made.
+    """Settings of all runs, named settings, and axes of either; checked when made.
 
-    Parameters
-    ----------
-    defaults : mapping
-        The run config of the app.
-    base : mapping
-        Settings of all runs.
-    points : mapping
-        Named settings.
-    axes : mapping
-        Values of each axis: of a run-config key, or names of points.
-    data_path : str
-        Replaces data-path, unless it is "".
+    ``data_path`` replaces the run config's, unless it is "".
     """
 
-    defaults: Mapping[str, Scalar]
     base: Settings
     points: Mapping[str, Settings]
     axes: Mapping[str, list[YamlValue]]
@@ -77,41 +58,42 @@ class RunGrid:
     def __post_init__(self) -> None:
         for settings in (self.base, *self.points.values()):
             for key, value in settings.items():
-                self._check_value(key, value)
+                _check_value(key, value)
         for name, values in self.axes.items():
             for value in values:
-                if self._is_key(name):
-                    self._check_value(name, value)
-                elif not self.points:
-                    keys = (*self.defaults, CLIENTS)
-                    raise value.error(f"The axis {unknown(name, keys)}")
-                elif str(value.scalar()) not in self.points:
-                    raise value.error(
-                        f"axes.{name} must list names of points "
-                        f"({', '.join(self.points)}), since it is not a run-config "
-                        f"key; got {str(value.scalar())!r}."
-                    )
+                self._check_axis(name, value)
+
+    def _check_axis(self, name: str, value: YamlValue) -> None:
+        if name in _KEYS:
+            _check_value(name, value)
+        elif not self.points:
+            raise value.error(f"The axis {unknown(name, _KEYS)}")
+        elif str(value.scalar()) not in self.points:
+            raise value.error(
+                f"axes.{name} must list names of points ({', '.join(self.points)}), "
+                f"since it is not a run-config key; got {str(value.scalar())!r}."
+            )
 
     def runs(self) -> list[ExperimentRun]:
         """Return all cells, the last axis fastest."""
         cells = itertools.product(*self.axes.values()) if self.axes else ()
-        runs = [self.run(dict(zip(self.axes, cell, strict=True))) for cell in cells]
         seen: dict[tuple[object, ...], ExperimentRun] = {}
-        for run in runs:
+        for cell in cells:
+            run = self.run(dict(zip(self.axes, cell, strict=True)))
             same = seen.setdefault(run.identity, run)
             if same is not run:
                 raise next(iter(self.axes.values()))[0].error(
                     f"two runs must not be the same, got {same.title!r} and "
                     f"{run.title!r}."
                 )
-        return runs
+        return list(seen.values())
 
     def run(self, cell: Mapping[str, YamlValue]) -> ExperimentRun:
         """Return the run of one value on each axis, whose settings go together."""
         settings, labels = dict(self.base), {}
         for name, value in cell.items():
             text = str(value.scalar())
-            if self._is_key(name):
+            if name in _KEYS:
                 settings[name], labels[name] = value, f"{name} {text}"
             else:
                 settings, labels[name] = settings | self.points[text], text
@@ -120,7 +102,7 @@ class RunGrid:
         where = next(iter(settings.values()))
         if type(clients) is not int:
             raise where.error(f"base.{CLIENTS} must say how many clients there are.")
-        config = {**self.defaults, **values}
+        config = {**DEFAULTS, **values}
         if self.data_path and needs_data_path(str(config["dataset"])):
             config["data-path"] = os.path.abspath(os.path.expanduser(self.data_path))
         try:
@@ -137,26 +119,21 @@ class RunGrid:
             del config[key]
         return ExperimentRun(labels, clients, checked.per_round, config)
 
-    def _is_key(self, axis: str) -> bool:
-        return axis in self.defaults or axis == CLIENTS
 
-    def _check_value(self, key: str, value: YamlValue) -> None:
-        """Refuse a key that is not known here, or a value that it can't have."""
-        if key in _OF_THE_RUNNER:
-            raise value.error(
-                f"{key} is set by the runner and must not be in the file."
-            )
-        if not self._is_key(key):
-            names = {*self.defaults, CLIENTS}.difference(_OF_THE_RUNNER)
-            raise value.error(unknown(key, names))
-        if key == CLIENTS:
-            value.whole()
-            return
-        setting = value.scalar()
-        try:
-            check_setting(key, setting)
-        except ValueError as error:
-            raise value.error(str(error)) from None
+def _check_value(key: str, value: YamlValue) -> None:
+    """Refuse a key that is not known here, or a value that it can't have."""
+    if key in _OF_THE_RUNNER:
+        raise value.error(f"{key} is set by the runner and must not be in the file.")
+    if key not in _KEYS:
+        raise value.error(unknown(key, _KEYS.difference(_OF_THE_RUNNER)))
+    if key == CLIENTS:
+        value.whole()
+        return
+    setting = value.scalar()
+    try:
+        check_setting(key, setting)
+    except ValueError as error:
+        raise value.error(str(error)) from None
 
 
 def _filled_in(value: YamlValue) -> Scalar:
@@ -164,16 +141,12 @@ def _filled_in(value: YamlValue) -> Scalar:
     scalar = value.scalar()
     if not isinstance(scalar, str):
         return scalar
-
-    def fill(match: re.Match[str]) -> str:
-        if not os.environ.get(match[1]):
+    for name in re.findall(r"\$\{(\w+)\}", scalar):
+        if not os.environ.get(name):
             raise value.error(
-                f"{value.key} needs the environment variable {match[1]}, which is not "
-                "set."
+                f"{value.key} needs the environment variable {name}, which is not set."
             )
-        return os.environ[match[1]]
-
-    return re.sub(r"\$\{(\w+)\}", fill, scalar)
+    return re.sub(r"\$\{(\w+)\}", lambda match: os.environ[match[1]], scalar)
 
 
 def _check_data_path(config: Mapping[str, Scalar], where: YamlValue) -> None:

@@ -16,24 +16,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from fed3r_app.features.spec import RECIPE_VERSION, SOURCES
 from fed3r_app.files import file_lock
 from fed3r_app.runs.directory import RunDirectory, output_directory
 from simulation.runner.run_grid import ExperimentRun
 
 DONE, BEGUN, NEW = "done", "begun", "not run"
-# Values of `weights` that name no file.
-_WEIGHTS_WITHOUT_FILE = ("packaged", "torchvision", "random")
 
 
 @dataclass(frozen=True)
 class Store:
-    """The folder of all experiments' results.
-
-    Parameters
-    ----------
-    root : Path
-        Absolute.
-    """
+    """The folder of all experiments' results, an absolute path."""
 
     root: Path
 
@@ -62,10 +55,9 @@ class Store:
 
     def state(self, run: ExperimentRun) -> str:
         """Return DONE, BEGUN or NEW."""
-        directory = self.directory(run)
         if self.summary(run) is not None:
             return DONE
-        return BEGUN if directory.config_path.exists() else NEW
+        return BEGUN if self.directory(run).config_path.exists() else NEW
 
     def summary(self, run: ExperimentRun) -> dict[str, object] | None:
         """Return the outcome of a run that came to its end with these settings."""
@@ -79,10 +71,10 @@ class Store:
         return summary if same and _is_whole(summary, run) else None
 
     def prepare(self, run: ExperimentRun) -> bool:
-        """Make place for a run; return whether it goes on where it stopped.
+        """Make place for a run; return whether it is resumed where it stopped.
 
-        A fine-tuning goes on from its checkpoint. A closed form begins again: with its
-        features in the cache it is quick.
+        A fine-tuning is resumed from its checkpoint. A closed form begins again: with
+        its features in the cache it is quick.
         """
         directory = self.directory(run)
         if directory.checkpoint_path.is_file():
@@ -110,14 +102,16 @@ def run_name(run: ExperimentRun) -> str:
         words += [config["finetune"], config["optimizer"]]
     words += [config["partition"], f"seed{config['seed']}"]
     settings = [run.clients, sorted(run.config.items())]
-    content = json.dumps(settings + _weights_digests(str(config["weights"])))
+    # Features made by another recipe are other features; the first one is not named.
+    recipe = [RECIPE_VERSION] if RECIPE_VERSION != 1 else []
+    content = json.dumps(settings + _weights_digests(str(config["weights"])) + recipe)
     digest = hashlib.sha256(content.encode()).hexdigest()[:10]
     return "-".join([*map(str, words), digest])
 
 
 def _weights_digests(weights: str) -> list[str]:
     """Return the digest of the file that weights name; none if they name no file."""
-    if weights in _WEIGHTS_WITHOUT_FILE:
+    if weights in SOURCES:
         return []
     path = Path(weights).expanduser().absolute()
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from fed3r_app.deployment.processes import INSTALLED_APP, toml
 from simulation.runner.run_grid import ExperimentRun
@@ -36,14 +38,8 @@ class TaskError(RuntimeError):
 class WorkerContext:
     """What a worker keeps from task to task.
 
-    Parameters
-    ----------
-    resources : ExitStack
-        Closed when the worker ends.
-    threads : int
-        Its share of the processors.
-    cores : int
-        All processors, for a task that has them to itself.
+    ``resources`` are closed when it ends; ``threads`` is its share of the processors,
+    ``cores`` are all of them, for a task that has them to itself.
     """
 
     resources: ExitStack
@@ -60,36 +56,25 @@ class WorkerContext:
         return self._superlink
 
 
-class Task(Protocol):
-    """Something to do, with a name and a file for what it says."""
+@dataclass(frozen=True, eq=False)
+class Task(ABC):
+    """Something to do, with a name and a file for what it prints."""
 
-    @property
-    def title(self) -> str: ...  # noqa: D102
+    title: str
+    log: Path
 
-    @property
-    def log(self) -> Path: ...  # noqa: D102
-
+    @abstractmethod
     def execute(self, worker_context: WorkerContext, report: Report) -> None:
         """Do it; raise where it fails."""
 
 
 @dataclass(frozen=True, eq=False)
-class RunTask:
+class RunTask(Task):
     """One run of the app."""
 
     run: ExperimentRun
     store: Store
     engine: str
-
-    @property
-    def title(self) -> str:
-        """The run's labels."""
-        return self.run.title
-
-    @property
-    def log(self) -> Path:
-        """The run's log."""
-        return self.store.log(self.run)
 
     def execute(self, worker_context: WorkerContext, report: Report) -> None:
         """Run the app on the engine."""
@@ -100,27 +85,17 @@ class RunTask:
             "resume": self.store.prepare(self.run),
         }
         if self.engine == FLOWER:
-            self._run_on_flower(worker_context, config)
+            superlink = worker_context.superlink(self.store.root / ".flwr")
+            nodes = f"num-supernodes={self.run.clients} client-resources-num-cpus=1"
+            options = ("--run-config", toml(config), "--federation-config", nodes)
+            if not superlink.run(str(INSTALLED_APP), *options):
+                raise TaskError(_last_error(self.log))
         else:
             from fed3r_app.client_app import app as client_app
             from fed3r_app.server_app import app as server_app
             from simulation.engines.inline import run_inline
 
             run_inline(server_app, client_app, self.run.clients, config)
-
-    def _run_on_flower(
-        self, worker_context: WorkerContext, config: Mapping[str, Scalar]
-    ) -> None:
-        superlink = worker_context.superlink(self.store.root / ".flwr")
-        completed = superlink.run(
-            str(INSTALLED_APP),
-            "--run-config",
-            toml(config),
-            "--federation-config",
-            f"num-supernodes={self.run.clients} client-resources-num-cpus=1",
-        )
-        if not completed:
-            raise TaskError(_last_error(self.log))
 
 
 def _last_error(log: Path) -> str:
@@ -131,17 +106,10 @@ def _last_error(log: Path) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class FeaturesTask:
+class FeaturesTask(Task):
     """The features of a data set, extracted once for all runs that need them."""
 
     config: Mapping[str, Scalar]
-    log: Path
-
-    @property
-    def title(self) -> str:
-        """What is extracted."""
-        size = self.config["image-size"]
-        return f"features of {self.config['dataset']} at {size} px"
 
     def execute(self, worker_context: WorkerContext, report: Report) -> None:
         """Fill the cache with what is missing."""
@@ -154,34 +122,35 @@ class FeaturesTask:
         from fed3r_app.features.extraction import cached_features
         from fed3r_app.features.spec import BackboneSpec
 
-        config = self.config
-        name, where, network, weights, size, dtype, device = map(
-            str, (config[key] for key in _FEATURE_KEYS)
-        )
+        values = (str(self.config[key]) for key in _FEATURE_KEYS)
+        name, where, network, weights, size, dtype, device = values
         dataset = load_dataset(name, where)
         backbone = load_backbone(BackboneSpec(network, weights, int(size)))
         parts = [part for part in (dataset.train, dataset.test) if part is not None]
         total, before = sum(map(len, parts)), 0
         torch.set_num_threads(worker_context.cores)  # nothing else runs meanwhile
+        extract = partial(
+            cached_features,
+            backbone,
+            device=resolve_device(device),
+            dtype=dtype,
+            cache_dir=cache_dir(),
+        )
         try:
             for images in parts:
                 cuts = range(_CHUNK, len(images), _CHUNK)
                 for rows in np.split(np.arange(len(images)), cuts):
-                    cached_features(
-                        backbone,
-                        images,
-                        rows,
-                        device=resolve_device(device),
-                        dtype=dtype,
-                        cache_dir=cache_dir(),
-                        progress=lambda done, _, before=before: report(  # type: ignore[misc]
-                            before + done, total
-                        ),
-                    )
+                    progress = partial(_report_part, report, before, total)
+                    extract(images, rows, progress=progress)
                     before += len(rows)
                     report(before, total)
         finally:
             torch.set_num_threads(worker_context.threads)
+
+
+def _report_part(report: Report, before: int, total: int, done: int, _: int) -> None:
+    """Report how much is done of all when so much of a part is done."""
+    report(before + done, total)
 
 
 def features_wanted(runs: list[ExperimentRun], log_folder: Path) -> list[FeaturesTask]:
@@ -193,6 +162,8 @@ def features_wanted(runs: list[ExperimentRun], log_folder: Path) -> list[Feature
         if on_images or drawn:
             continue
         config = {key: run.config[key] for key in _FEATURE_KEYS}
-        log = log_folder / f"features-{config['dataset']}.log"
-        wanted.setdefault(json.dumps(config), FeaturesTask(config, log))
+        dataset, size = config["dataset"], config["image-size"]
+        title, log = f"features of {dataset} at {size} px", f"features-{dataset}.log"
+        task = FeaturesTask(title, log_folder / log, config)
+        wanted.setdefault(json.dumps(config), task)
     return list(wanted.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,19 +22,7 @@ class ExperimentError(ValueError):
 
 @dataclass(frozen=True)
 class YamlValue:
-    """A value of a YAML file, and where it stands.
-
-    Parameters
-    ----------
-    key : str
-        The keys that lead to it, joined by dots.
-    value : scalar, list or dict of values
-        What it is.
-    file : Path
-        Its file.
-    line : int
-        Its line, counted from 1.
-    """
+    """A value, the keys that lead to it joined by dots, its file and its line."""
 
     key: str
     value: Scalar | list[YamlValue] | dict[str, YamlValue] | None
@@ -53,29 +41,25 @@ class YamlValue:
             shown = f"a {kind}" if self.value else f"an empty {kind}"
         return self.error(f"{self.key} must be {rule}, got {shown}.")
 
-    def mapping(self) -> dict[str, YamlValue]:
-        """Return the values of a mapping."""
+    def mapping(self, *known: str, need: bool = False) -> dict[str, YamlValue]:
+        """Return the values by key; of known keys, all of them if needed."""
         if not isinstance(self.value, dict):
             raise self.must_be("a mapping of keys to values")
-        return self.value
-
-    def fields(self, *known: str, need: bool = False) -> dict[str, YamlValue]:
-        """Return the values of a mapping with known keys, all of them if needed."""
-        for key, value in self.mapping().items():
+        for key, value in self.value.items() if known else ():
             if key not in known:
                 raise value.error(unknown(key, known))
         for key in known if need else ():
-            if key not in self.mapping():
+            if key not in self.value:
                 raise self.error(f"{self.key}.{key} is missing.")
-        return self.mapping()
+        return self.value
 
     def items(self) -> list[YamlValue]:
         """Return the values of a list that is not empty."""
-        if not isinstance(self.value, list):
-            raise self.must_be("a list")
-        if not self.value:
-            raise self.must_be("a list of at least one value")
-        return self.value
+        if isinstance(self.value, list) and self.value:
+            return self.value
+        raise self.must_be(
+            "a list of at least one value" if self.value == [] else "a list"
+        )
 
     def distinct(self) -> list[YamlValue]:
         """Return the values of a list, or a single text, none of them twice."""
@@ -97,6 +81,12 @@ class YamlValue:
         if not isinstance(self.value, str) or not self.value.strip():
             raise self.must_be("a text")
         return self.value.strip()
+
+    def one_of(self, names: Iterable[str], rule: str, joined_by: str = ", ") -> str:
+        """Return a text that is among some names."""
+        if self.text() not in names:
+            raise self.must_be(f"{rule} ({joined_by.join(names)})")
+        return self.text()
 
     def whole(self, least: int = 1) -> int:
         """Return a whole number."""
@@ -121,26 +111,27 @@ def unknown(key: str, known: Iterable[str]) -> str:
     return f"{key!r} is not a key that is known here. {hint}"
 
 
-def read_yaml(file: Path) -> YamlValue:
-    """Return what a file holds, a mapping."""
+@lru_cache(maxsize=64)  # many experiments extend the same files
+def _parse(file: Path, text: str) -> YamlValue:
     try:
-        return _parse(file, file.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"{file}: it can't be read: {error}.") from None
+        node = yaml.compose(text, _Loader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         sentence = f"it must be YAML, got: {error.problem}."
         raise ExperimentError(f"{file}, line {line}: {sentence}") from None
     except yaml.YAMLError as error:
         raise ExperimentError(f"{file}: it must be YAML, got: {error}.") from None
-
-
-@lru_cache(maxsize=64)  # many experiments extend the same files
-def _parse(file: Path, text: str) -> YamlValue:
-    node = yaml.compose(text, _Loader)
     if not isinstance(node, yaml.MappingNode):
         raise ExperimentError(f"{file}, line 1: it must be a mapping of keys.")
     return _value(node, "", file, 1)
+
+
+def read_yaml(file: Path) -> YamlValue:
+    """Return what a file holds, a mapping."""
+    try:
+        return _parse(file, file.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExperimentError(f"{file}: it can't be read: {error}.") from None
 
 
 class _Loader(yaml.SafeLoader):
@@ -164,28 +155,28 @@ _Loader.add_implicit_resolver(
 
 def _value(node: yaml.Node, key: str, file: Path, line: int) -> YamlValue:
     """Return the value of a node and of all below it; it stands where its key is."""
+    here = YamlValue(key, None, file, line)
     if node.tag not in _PLAIN_TAGS:
-        raise ExperimentError(f"{file}, line {line}: {node.tag!r} is not allowed here.")
+        raise here.error(f"{node.tag!r} is not allowed here.")
     if isinstance(node, yaml.SequenceNode):
         parts = [_value(each, key, file, _line(each)) for each in node.value]
-        return YamlValue(key, parts, file, line)
+        return replace(here, value=parts)
     if isinstance(node, yaml.ScalarNode):
         value = _Loader("").construct_object(node)
         known = value is None or isinstance(value, (str, int, float, bool))
         # A date is the text that it was.
-        return YamlValue(key, value if known else str(node.value), file, line)
+        return replace(here, value=value if known else str(node.value))
     values: dict[str, YamlValue] = {}
     for name, below in node.value:
-        where = f"{file}, line {_line(name)}"
+        where = replace(here, line=_line(name))
         if not isinstance(name, yaml.ScalarNode):
-            raise ExperimentError(f"{where}: a key must be a text.")
+            raise where.error("a key must be a text.")
         path = f"{key}.{name.value}".lstrip(".")
         if name.value in values:
             first = values[name.value].line
-            sentence = f"{path!r} is there twice, first in line {first}."
-            raise ExperimentError(f"{where}: {sentence}")
-        values[name.value] = _value(below, path, file, _line(name))
-    return YamlValue(key, values, file, line)
+            raise where.error(f"{path!r} is there twice, first in line {first}.")
+        values[name.value] = _value(below, path, file, where.line)
+    return replace(here, value=values)
 
 
 def _line(node: yaml.Node) -> int:

@@ -25,7 +25,7 @@ def answer(message: Message, context: Context) -> Message:
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
-    """Ask everybody once, then once more in rounds."""
+    """Send a request to every client, then another one in rounds."""
     num_clients = int(context.run_config["num-clients"])
     per_round = int(context.run_config["clients-per-round"]) or num_clients
     while len(nodes := list(grid.get_node_ids())) < num_clients:

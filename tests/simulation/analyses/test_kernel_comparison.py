@@ -82,7 +82,7 @@ def test_more_features_than_images_are_solved_by_the_dual_with_the_same_outcome(
     sigma = FeatureMoments.of(subset.Z).sigma()
     phi = RandomFeatures(6, 100, sigma, seed=3)
     W = solve_ridge(RidgeStatistics.of(phi(subset.Z), subset.y, 5), 0.1)
-    scores = (phi(subset.Z_test) @ W)[:, :4]  # nobody has the fifth class
+    scores = (phi(subset.Z_test) @ W)[:, :4]  # no image has the fifth class
     expected = float((scores.argmax(dim=1) == subset.y_test).double().mean())
     assert random_features_accuracy(subset, 100, sigma, 0.1, seed=3) == expected
 

@@ -104,7 +104,7 @@ def test_random_features_converge_to_the_kernel():
     assert many[1] < few[1]
 
 
-def test_a_class_that_nobody_has_is_never_predicted():
+def test_a_class_without_samples_is_never_predicted():
     Z, y = draw(20, 3, 2, seed=7)
     fitted = KernelRidge.fit(Z, y, 5, sigma=1.0)
     assert set(fitted.predict(100 + Z).tolist()) <= {0, 1}

@@ -42,7 +42,7 @@ def test_each_benchmark_compares_ways_in_tables(result, name):
         assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-def test_factors_are_far_smaller_than_dense_sums_for_every_federation(result):
+def test_factors_are_far_smaller_than_dense_matrices_for_every_federation(result):
     ratios = [r for r in result("upload").ratios if r.name.startswith("dense / factor")]
     assert len(ratios) == 4 * len(FEDERATIONS)
     assert all(ratio.value > 3 for ratio in ratios)
@@ -54,7 +54,7 @@ def test_half_precision_takes_half_the_bytes(result):
     assert all(ratio.met for ratio in ratios)
 
 
-def test_what_is_folded_is_far_smaller_than_what_is_sent_dense(result):
+def test_a_factor_is_far_smaller_than_what_is_sent_dense(result):
     for table in result("reference").tables:
         theirs, _, ours = (row[2] for row in table.rows)
         assert theirs / ours > 10

@@ -36,7 +36,7 @@ def test_both_engines_give_the_same_numbers(write_experiment, tmp_path, monkeypa
 
 
 def same_numbers(ours, theirs):
-    """Compare all values but the time; sums may be added up in another order."""
+    """Compare all values but the time; statistics may be added in another order."""
     assert ours.keys() == theirs.keys()
     for key in ours.keys() - {"seconds"}:
         if isinstance(ours[key], float):

@@ -1,6 +1,7 @@
 """The runner: what it leaves, what it skips, and what happens when a run fails."""
 
 import csv
+import hashlib
 import json
 import os
 import re
@@ -19,7 +20,7 @@ from simulation.analyses.kernel_comparison import Line
 from simulation.runner.analyses import analyses_wanted, kernel_table, read_lines
 from simulation.runner.collect import collect, measured
 from simulation.runner.experiment import load
-from simulation.runner.store import DONE, NEW, Store
+from simulation.runner.store import DONE, NEW, Store, run_name
 
 SPLITS = """
 base: {backbone: pixels, image-size: 8, clients: 10, clients-per-round: 5,
@@ -142,7 +143,7 @@ def test_another_runner_in_the_same_folder_is_refused(done, capsys):
     assert "Another run of experiments is at work" in capsys.readouterr().err
 
 
-def test_the_others_go_on_when_a_run_fails(write_experiment, tmp_path, capsys):
+def test_the_others_are_run_when_one_fails(write_experiment, tmp_path, capsys):
     path = write_experiment(
         """
         points:
@@ -171,18 +172,18 @@ def _fine_tuning_adds_its_costs(results):
     assert len(tuned) == len(closed) + 3
 
 
-def test_only_a_fine_tuning_goes_on_where_it_stopped(write_experiment, tmp_path):
+def test_only_a_fine_tuning_is_resumed_where_it_stopped(write_experiment, tmp_path):
     path = write_experiment("axes: {seed: [0]}\n")
     store, run = Store(tmp_path / "out"), load(str(path))[0].runs[0]
     directory = store.directory(run)
-    for left, goes_on in (
+    for left, resumed in (
         (directory.statistics_path, False),
         (directory.checkpoint_path, True),
     ):
         directory.path.mkdir(parents=True)
         left.touch()
-        assert store.prepare(run) is goes_on
-        assert left.exists() is goes_on
+        assert store.prepare(run) is resumed
+        assert left.exists() is resumed
 
 
 def pretend_done(store, runs):
@@ -204,6 +205,18 @@ def test_a_changed_file_of_weights_makes_another_run(write_experiment, tmp_path)
     assert [store.state(run) for run in runs] == [DONE, NEW]
     weights.write_bytes(b"first")
     assert [store.state(run) for run in runs] == [DONE, DONE]
+
+
+def test_another_recipe_of_the_features_makes_another_run(
+    write_experiment, monkeypatch
+):
+    run = load(str(write_experiment("axes: {seed: [0]}\n")))[0].runs[0]
+    # The name that version 0.1 gave this run.
+    settings = json.dumps([run.clients, sorted(run.config.items())])
+    first = hashlib.sha256(settings.encode()).hexdigest()[:10]
+    assert run_name(run).endswith(f"seed0-{first}")
+    monkeypatch.setattr("simulation.runner.store.RECIPE_VERSION", 2)
+    assert not run_name(run).endswith(first)
 
 
 def test_kernels_of_several_seeds_are_one_line(write_experiment, tmp_path, monkeypatch):
