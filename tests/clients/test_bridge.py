@@ -4,16 +4,9 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.client import NumPyClient
-from flwr.supercore.task_identity import TaskIdentity
 
 from clients import bridge
-
-
-@pytest.fixture(autouse=True)
-def _a_run(monkeypatch):
-    """Messages can only be made inside a run."""
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
+from strategies.flower_internals import stamp
 
 
 def request(**config):
@@ -24,7 +17,7 @@ def request(**config):
         }
     )
     message = Message(content, dst_node_id=7, message_type="train.statistics")
-    message.metadata.__dict__["_message_id"] = "the request"
+    stamp(message, "the request", 1)
     return message
 
 
@@ -92,5 +85,5 @@ def test_a_request_without_arrays_is_an_error_reply():
         return bridge.fit(Doubler(), message, name_arrays)
 
     message = Message(RecordDict(), dst_node_id=7, message_type="train.statistics")
-    message.metadata.__dict__["_message_id"] = "the request"
+    stamp(message, "the request", 1)
     assert handler(message, None).has_error()

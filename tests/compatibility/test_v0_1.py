@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from flwr.app import Context, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from fed3r_app import client_app, server_app
 from fed3r_app.cli import main as fed3r
@@ -19,7 +17,9 @@ from fed3r_app.features.extraction import extract_features
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.ledger import Ledger
 from fed3r_app.runs.model_file import load_model, saved_backbone
-from simulation.engines.inline import InlineGrid, run_inline
+from simulation.engines.inline import run_inline
+from tests.harness.grid import SpyGrid
+from tests.harness.runs import AppRuns
 
 HERE = Path(__file__).parent / "v0_1"
 SAID = json.loads((HERE / "scores.json").read_text())
@@ -142,18 +142,14 @@ def test_a_resumed_run_ends_as_it_did(copy, name, clients, changes):
 def test_nodes_with_their_own_images_join_a_run_of_0_1(copy):
     run = copy("local-nodes")
     config = RunDirectory(run).read_config() | {"resume": True}
-    grid = InlineGrid(client_app.app, 0, config)
+    grid = SpyGrid(seed=None)
     for number, folder in enumerate(
         HERE / "images-of-nodes" / name
         for name in ("clinic-a", "clinic-b", "clinic-c", "clinic-10")
     ):
         node = {"data-path": str(folder), "client-id": folder.name}
-        grid._contexts[101 + 7 * number] = Context(
-            grid.run_id, 101 + 7 * number, node, RecordDict(), dict(config)
-        )
-    TaskIdentity.run_id, TaskIdentity.node_id = grid.run_id, 1
-    TaskIdentity.task_id = grid.run_id
-    server_app.app(grid, Context(grid.run_id, 1, {}, RecordDict(), config))
+        grid.connect(101 + 7 * number, node, config)
+    AppRuns(run.parent, {}).on(grid, config)
     assert_model_as(run, "local-nodes-resumed")
 
 

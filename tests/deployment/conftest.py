@@ -4,47 +4,18 @@ Starting one takes seconds and a run half a minute: share a deployment among the
 of a module wherever none of them breaks it.
 """
 
-import json
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from fed3r_app.deployment.certificates import make_certificates
 from fed3r_app.deployment.processes import Deployment
-from fed3r_app.runs.model_file import load_model
-from fed3r_app.runs.snapshots import load_snapshot
+from tests.harness.runs import Outcome
 
 PROJECT = Path(__file__).parents[2]
 _LONGEST_RUN = 240.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a run: its status, what it said, where its files are."""
-
-    status: str
-    output: str
-    directory: Path
-
-    @property
-    def completed(self):
-        return self.status == "finished:completed"
-
-    @property
-    def summary(self):
-        return json.loads((self.directory / "summary.json").read_text())
-
-    @property
-    def weights(self):
-        """The classifier W (d, C)."""
-        return load_model(self.directory / "model.safetensors").W
-
-    @property
-    def statistics(self):
-        return load_snapshot(self.directory / "statistics.safetensors").statistics
 
 
 class Federation:
@@ -64,7 +35,7 @@ class Federation:
     def wait(self, run, run_name, timeout=_LONGEST_RUN):
         """Return the outcome of a run once it has ended."""
         status = self.deployment.wait(run, timeout)
-        return Outcome(status, self.deployment.output(run), self.directory(run_name))
+        return Outcome(self.directory(run_name), status, self.deployment.output(run))
 
     def directory(self, run_name):
         """Return where the files of a run are."""

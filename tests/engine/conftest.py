@@ -6,32 +6,14 @@ the session.
 
 import json
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from simulation.engines.superlink import EphemeralSuperLink
+from tests.harness.runs import COMPLETED, Outcome
 
 PROJECT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a run: whether it completed, what it said, where its files are."""
-
-    completed: bool
-    output: str
-    directory: Path
-
-    @property
-    def summary(self):
-        return json.loads((self.directory / "summary.json").read_text())
-
-    @property
-    def metrics(self):
-        lines = (self.directory / "metrics.jsonl").read_text().splitlines()[1:]
-        return [json.loads(line) for line in lines]
 
 
 class Engine:
@@ -74,7 +56,8 @@ class Engine:
             f"num-supernodes={num_clients} {federation}",
             output=output,
         )
-        return Outcome(completed, output.read_text(), self._root / "runs" / run_name)
+        status = COMPLETED if completed else "finished:failed"
+        return Outcome(self._root / "runs" / run_name, status, output.read_text())
 
 
 def _copy_app(folder):

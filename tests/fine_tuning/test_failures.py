@@ -48,7 +48,7 @@ def test_a_loss_that_is_not_finite_is_reported_and_not_averaged_in(
             config = message.content.config_records["config"]
             message.content["config"] = ConfigRecord(dict(config) | {"lr": 3e38})
 
-    outcome = run(3, disturb=diverge, optimizer=optimizer, **LP)
+    outcome = run(3, before=diverge, optimizer=optimizer, **LP)
     (sentence,) = [line for line in warnings() if "Client 1 failed" in line]
     assert "loss became" in sentence and "with lr = 3e+38. Lower lr." in sentence
     assert [line["clients_trained"] for line in outcome.tuning] == [3, 2, 3]
@@ -182,7 +182,7 @@ def test_a_round_without_a_valid_reply_stops_and_keeps_the_last_good_model(
     good = run(3, run_name="good", **settings)
     sentence = r"All 3 clients of round 3 failed; one said: The disk is gone\."
     with pytest.raises(RunError, match=sentence):
-        run(3, disturb=break_all, **settings | {"rounds": 5})
+        run(3, before=break_all, **settings | {"rounds": 5})
     same_model(run.last.model, good.model)
     assert [line["round"] for line in run.last.tuning] == [2, 3]
     assert not (run.last.directory / "summary.json").exists()
@@ -195,7 +195,7 @@ def test_a_first_round_without_a_valid_reply_keeps_the_start(run, same_model):
 
     start = run(3, run_name="start", **LP | {"finetune": "none"})
     with pytest.raises(RunError, match="All 3 clients of round 1 failed"):
-        run(3, disturb=break_all, **LP)
+        run(3, before=break_all, **LP)
     assert np.array_equal(run.last.model.W, start.model.W.float().double())
 
 
@@ -233,6 +233,6 @@ def test_the_costs_are_of_those_who_trained(run):
         if number_of(message) and context.node_config["partition-id"] == 1:
             raise OSError("The disk is gone.")
 
-    outcome = run(3, disturb=break_one, **LP | {"rounds": 1})
+    outcome = run(3, before=break_one, **LP | {"rounds": 1})
     first, last = outcome.metrics[-2:]
     assert last["paper_upload_bytes"] - first["paper_upload_bytes"] == 4 * 640 * 2

@@ -146,5 +146,5 @@ def test_a_client_in_linear_probing_does_not_even_build_the_network(run, few_ima
         if "server-round" in request.config_records["config"]:
             seen.append(built())
 
-    run(2, finetune="lp", method="none", disturb=forget, tamper=tamper, **few_images)
+    run(2, finetune="lp", method="none", before=forget, tamper=tamper, **few_images)
     assert seen == [False] * 4

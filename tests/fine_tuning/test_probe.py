@@ -102,8 +102,8 @@ def test_a_probe_needs_no_more_clients_than_the_run(run, few_images):
 
     settings = few_images | {"finetune": "feat", "rounds": 1, "max_retries": 0}
     with pytest.raises(RunError, match="The probe counted 1 of 2 clients; missing: 1"):
-        run(2, probe=True, disturb=fail, run_name="all", **settings)
-    outcome = run(2, probe=True, disturb=fail, min_clients=1, **settings)
+        run(2, probe=True, before=fail, run_name="all", **settings)
+    outcome = run(2, probe=True, before=fail, min_clients=1, **settings)
     assert outcome.summary["probe_accuracy"] is not None
 
 

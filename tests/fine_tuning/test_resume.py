@@ -70,7 +70,7 @@ def test_a_run_stopped_in_a_round_goes_on_as_if_it_had_not_been(run, same_model)
 
     whole = run(10, run_name="whole", rounds=5, **LP)
     with pytest.raises(RunError, match="The power is gone"):
-        run(10, disturb=stop, rounds=5, **LP)
+        run(10, before=stop, rounds=5, **LP)
     resumed = run(10, rounds=5, resume=True, **LP)
     same_model(resumed.model, whole.model)
 
@@ -154,8 +154,8 @@ def test_a_fine_tuning_that_has_begun_asks_nobody_for_statistics(run, same_model
             assert context.node_config["partition-id"] != 1
 
     settings = LP | {"min_clients": 9, "max_retries": 0}
-    whole = run(10, run_name="whole", rounds=2, disturb=fail, **settings)
-    run(10, rounds=1, disturb=fail, **settings)
+    whole = run(10, run_name="whole", rounds=2, before=fail, **settings)
+    run(10, rounds=1, before=fail, **settings)
     resumed = run(10, rounds=2, resume=True, **settings)
     assert not any(each.kind == "train.statistics" for each in resumed.exchanges)
     same_model(resumed.model, whole.model)
@@ -189,7 +189,7 @@ def test_no_sums_are_held_while_the_classifier_trains(run, resume):
     gc.collect()
     before, held = count_sums(), []
     name = "it" if resume else "other"
-    run(4, rounds=2, resume=resume, run_name=name, disturb=look, **LP)
+    run(4, rounds=2, resume=resume, run_name=name, before=look, **LP)
     assert held and max(held) == before
 
 

@@ -145,7 +145,7 @@ def test_a_lost_state_starts_again_at_zero_with_a_warning(run, caplog):
 
     with caplog.at_level(logging.WARNING, logger="flwr"):
         outcome = run(
-            K, disturb=lose, clients_per_round=0, rounds=4, local_epochs=2, **CONVEX
+            K, before=lose, clients_per_round=0, rounds=4, local_epochs=2, **CONVEX
         )
     assert lost == [True]
     said = [record.getMessage() for record in caplog.records]

@@ -54,7 +54,7 @@ def test_auto_is_measured_on_who_replies(run, caplog):
 
     whole = run(10, temperature="auto", run_name="whole", **LP)
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        partial = run(10, temperature="auto", disturb=fail, **LP)
+        partial = run(10, temperature="auto", before=fail, **LP)
     assert partial.summary["temperature"] == whole.summary["temperature"]
     assert "Client 1 failed: I am ill." in caplog.text
 

@@ -120,6 +120,6 @@ def test_the_fixed_classifier_is_sent_again_to_who_has_lost_it(run, few_images, 
         if number == 2 and context.node_config["partition-id"] == 1:
             damage(context.state)
 
-    outcome = run(2, disturb=disturb, **few_images | FEAT)
+    outcome = run(2, before=disturb, **few_images | FEAT)
     assert classifiers_sent(outcome) == [(1, 0), (1, 1), (3, 1)]
     assert [line["clients_trained"] for line in outcome.tuning] == [2, 1, 2]

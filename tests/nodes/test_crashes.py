@@ -14,10 +14,9 @@ import torch
 from fed3r_app.cli import main as fed3r
 from fed3r_app.files import tensors
 from fed3r_app.runs import ledger
-from fed3r_app.runs.ledger import Ledger
-from fed3r_app.runs.model_file import load_model
 from fed3r_app.runs.snapshots import load_snapshot
 from fed3r_app.server_app import RunError
+from tests.harness.runs import Outcome
 
 ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
 LABELS = ("cat", "dog", "elk", "owl", "yak")
@@ -62,10 +61,10 @@ def dies_at(moment, folder, action):
 
 
 def assert_is_run_of(federation, directory, clients):
-    model = load_model(directory / "model.safetensors")
+    model = Outcome(directory).model
     W = federation.pooled([federation.folder(client) for client in clients], LABELS)
     assert float((model.W - W).norm() / W.norm()) <= 1e-9
-    sums = load_snapshot(directory / "statistics.safetensors")
+    sums = Outcome(directory).snapshot
     assert sorted(sums.contributions) == sorted(clients)
     assert fed3r(["audit", str(directory)]) == 0
     assert [path.name for path in directory.glob(".*")] in ([], [".lock"])
@@ -74,7 +73,7 @@ def assert_is_run_of(federation, directory, clients):
 def begin_or_go_on(federation, **settings):
     """Run, or resume where there is something to resume."""
     resume = (federation.home / "runs" / "it" / "config.json").exists()
-    return federation.run(ALL, resume=resume, **SLOWLY, **settings)
+    return federation.run(ALL, resume=resume, **SLOWLY, **settings).directory
 
 
 def asked_for_statistics(federation):
@@ -112,7 +111,7 @@ def test_it_may_be_killed_again_and_again(federation):
 
 @pytest.mark.parametrize("moment", range(1, 12))
 def test_forgetting_killed_at_any_moment_is_done_by_asking_again(federation, moment):
-    directory = federation.run(ALL, **SLOWLY)
+    directory = federation.run(ALL, **SLOWLY).directory
     command = ["forget", str(directory), "clinic-b"]
     dies_at(moment, directory, lambda: fed3r(command))
     assert fed3r(command) == 0
@@ -125,7 +124,7 @@ def test_forgetting_killed_at_any_moment_is_done_by_asking_again(federation, mom
 
 @pytest.mark.parametrize("moment", range(1, 12))
 def test_replacing_killed_at_any_moment_is_done_by_asking_again(federation, moment):
-    directory = federation.run(ALL, **SLOWLY)
+    directory = federation.run(ALL, **SLOWLY).directory
     federation.add_images(federation.folder("clinic-c"), ["owl", "cat"], seed=1)
 
     def change():
@@ -215,7 +214,7 @@ def test_without_any_whole_snapshot_all_are_asked_again(federation):
     begin_or_go_on(federation)
     assert len(asked_for_statistics(federation)) == 4
     assert_is_run_of(federation, directory, ALL)
-    outcomes = [e.outcome for e in Ledger(directory / "ledger.jsonl").entries()]
+    outcomes = [e.outcome for e in Outcome(directory).ledger]
     assert outcomes.count("lost") == 4
 
 

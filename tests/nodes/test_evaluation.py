@@ -34,11 +34,11 @@ def count_correct(model, folders):
     return correct, total
 
 
-def test_the_nodes_test_images_are_counted_together(parted, model_of, summary_of):
-    directory = parted.run(PARTS)
-    summary = summary_of(directory)
+def test_the_nodes_test_images_are_counted_together(parted):
+    outcome = parted.run(PARTS)
+    summary = outcome.summary
     folders = [parted.folder(client) / "test" for client in PARTS]
-    correct, total = count_correct(model_of(directory), folders)
+    correct, total = count_correct(outcome.model, folders)
     assert total == summary["client_test_images"] == 11
     assert summary["accuracy"] == summary["client_accuracy"] == correct / total
 
@@ -50,22 +50,20 @@ def test_three_exchanges_are_all_it_takes(parted):
     assert kinds.count("evaluate.statistics") == 2, "only nodes with test images"
 
 
-def test_test_images_are_not_trained_on(parted, model_of, summary_of):
-    directory = parted.run(PARTS)
+def test_test_images_are_not_trained_on(parted):
+    outcome = parted.run(PARTS)
     train = [parted.folder(client) / "train" for client in PARTS]
     W = parted.pooled(train, ["cat", "dog", "owl"])
-    assert float((model_of(directory).W - W).norm() / W.norm()) <= 1e-9
-    assert summary_of(directory)["num_samples"] == 7
+    assert float((outcome.model.W - W).norm() / W.norm()) <= 1e-9
+    assert outcome.summary["num_samples"] == 7
 
 
-def test_a_folder_at_the_server_gives_an_accuracy_too(
-    federation, clinics, model_of, summary_of
-):
+def test_a_folder_at_the_server_gives_an_accuracy_too(federation, clinics):
     held_out = federation.home / "held-out"
     federation.add_images(held_out, ("cat", "yak", "owl", "elk"))
-    directory = federation.run(clinics, data_path=str(held_out))
-    correct, total = count_correct(model_of(directory), [held_out])
-    assert summary_of(directory)["accuracy"] == correct / total
+    outcome = federation.run(clinics, data_path=str(held_out))
+    correct, total = count_correct(outcome.model, [held_out])
+    assert outcome.summary["accuracy"] == correct / total
 
 
 def test_test_images_of_a_class_that_nobody_has_are_refused(federation, clinics):
@@ -76,12 +74,10 @@ def test_test_images_of_a_class_that_nobody_has_are_refused(federation, clinics)
 
 
 def test_without_test_images_the_training_images_are_asked_for_only_on_request(
-    federation, clinics, summary_of
+    federation, clinics
 ):
-    plain = summary_of(federation.run(clinics))
-    asked = summary_of(
-        federation.run(clinics, client_evaluation=True, run_name="asked")
-    )
+    plain = federation.run(clinics).summary
+    asked = federation.run(clinics, client_evaluation=True, run_name="asked").summary
     assert "client_accuracy" not in plain
     assert asked["client_accuracy"] == 1.0
     assert asked["accuracy"] is None, "those images are not held out"

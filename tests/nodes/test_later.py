@@ -9,11 +9,11 @@ import torch
 
 from fed3r_app.cli import main as fed3r
 from fed3r_app.runs.contributions import contribution_path, save_contribution
-from fed3r_app.runs.ledger import Ledger
 from fed3r_app.runs.model_file import load_model, save_model
-from fed3r_app.runs.snapshots import load_snapshot, save_snapshot
+from fed3r_app.runs.snapshots import save_snapshot
 from fed3r_app.server_app import RunError
 from fed3r_app.wire import pack_statistics
+from tests.harness.runs import Outcome
 
 ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
 LABELS = ("cat", "dog", "elk", "owl", "yak")
@@ -23,25 +23,17 @@ def without(*clients):
     return [client for client in ALL if client not in clients]
 
 
-def model_of(directory):
-    return load_model(directory / "model.safetensors")
-
-
 def assert_model_of(federation, directory, clients, labels=LABELS):
     """Check that the model is that of a run that only ever had these clients."""
-    model = model_of(directory)
+    model = Outcome(directory).model
     assert model.class_names == tuple(labels)
     W = federation.pooled([federation.folder(client) for client in clients], labels)
     assert float((model.W - W).norm() / W.norm()) <= 1e-9
     assert not model.W[:, ~model.present].any()
 
 
-def sums_of(directory):
-    return load_snapshot(directory / "statistics.safetensors")
-
-
 def history(directory):
-    entries = Ledger(directory / "ledger.jsonl").entries()
+    entries = Outcome(directory).ledger
     return [(entry.client, entry.outcome) for entry in entries]
 
 
@@ -52,23 +44,23 @@ def asked(federation):
 
 
 def resume(federation, clients, **settings):
-    return federation.run(clients, resume=True, **settings)
+    return federation.run(clients, resume=True, **settings).directory
 
 
 @pytest.mark.parametrize("client", ALL)
 def test_forgetting_a_kept_contribution_is_never_having_had_it(federation, client):
-    directory = federation.run(ALL, keep_contributions=True)
+    directory = federation.run(ALL, keep_contributions=True).directory
     shutil.rmtree(federation.folder(client))  # it need not be there
     assert fed3r(["forget", str(directory), client]) == 0
     assert_model_of(federation, directory, without(client))
     assert history(directory)[-1] == (client, "forgotten")
-    assert client not in sums_of(directory).contributions
+    assert client not in Outcome(directory).snapshot.contributions
     assert len(list((directory / "contributions").iterdir())) == 3
     assert fed3r(["audit", str(directory)]) == 0
 
 
 def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(federation):
-    directory = federation.run(ALL)
+    directory = federation.run(ALL).directory
     assert not (directory / "contributions").exists()
     assert fed3r(["forget", str(directory), "clinic-b"]) == 1  # it must be asked
     resume(federation, ALL, forget="clinic-b")
@@ -77,24 +69,24 @@ def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(federation)
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_a_client_that_has_other_data_by_now_is_not_forgotten(federation, summary_of):
-    directory = federation.run(ALL)
+def test_a_client_that_has_other_data_by_now_is_not_forgotten(federation):
+    directory = federation.run(ALL).directory
     federation.add_images(federation.folder("clinic-b"), ["owl"], seed=1)
     with pytest.raises(RunError, match=r"Client clinic-b must have the data .*digest"):
         resume(federation, ALL, forget="clinic-b")
     assert history(directory)[-1] == ("clinic-b", "refused")
-    assert "clinic-b" in sums_of(directory).contributions
-    assert summary_of(directory)["clients_counted"] == 4
+    assert "clinic-b" in Outcome(directory).snapshot.contributions
+    assert Outcome(directory).summary["clients_counted"] == 4
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation, summary_of):
-    directory = federation.run(ALL, keep_contributions=True)
+def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation):
+    directory = federation.run(ALL, keep_contributions=True).directory
     fed3r(["forget", str(directory), "clinic-a"])
     resume(federation, ALL, keep_contributions=True)
     assert "train.statistics" not in asked(federation)
     assert_model_of(federation, directory, without("clinic-a"))
-    assert summary_of(directory)["clients"] == 3
+    assert Outcome(directory).summary["clients"] == 3
     # The command, up to where it would start the run.
     assert fed3r(["add", str(directory), "127.0.0.1:1", "--readmit", "clinic-a"]) == 1
     resume(federation, ALL, keep_contributions=True)
@@ -102,19 +94,19 @@ def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation, summary
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_adding_a_client_is_having_had_it_from_the_start(federation, summary_of):
+def test_adding_a_client_is_having_had_it_from_the_start(federation):
     first = without("clinic-10", "clinic-c")
-    directory = federation.run(first)
-    assert model_of(directory).class_names == ("cat", "dog", "owl")
+    directory = federation.run(first).directory
+    assert Outcome(directory).model.class_names == ("cat", "dog", "owl")
     resume(federation, ["clinic-10", "clinic-c"])  # the others have gone home
     assert asked(federation)["train.statistics"] == 2
     assert_model_of(federation, directory, ALL)
-    assert summary_of(directory)["clients_counted"] == 4
+    assert Outcome(directory).summary["clients_counted"] == 4
     assert fed3r(["audit", str(directory)]) == 0
 
 
 def test_those_counted_before_are_among_the_least_number_of_clients(federation):
-    directory = federation.run(without("clinic-c"), min_clients=3)
+    directory = federation.run(without("clinic-c"), min_clients=3).directory
     resume(federation, ["clinic-c"], min_clients=3)  # the others have gone home
     assert_model_of(federation, directory, ALL)
     with pytest.raises(RunError, match="min-clients must be <= 4"):
@@ -131,7 +123,7 @@ def test_classes_that_came_later_do_not_confuse_what_was_kept(federation):
 
 
 def test_replacing_is_forgetting_and_adding_in_one(federation):
-    directory = federation.run(ALL, keep_contributions=True)
+    directory = federation.run(ALL, keep_contributions=True).directory
     federation.add_images(federation.folder("clinic-c"), ["owl", "cat"], seed=1)
     resume(federation, ALL, keep_contributions=True)
     assert "train.statistics" not in asked(federation)  # it is counted, as it was
@@ -150,7 +142,7 @@ def test_what_was_not_kept_can_not_be_replaced(federation):
 
 
 def test_features_of_other_settings_do_not_replace_anything(federation):
-    directory = federation.run(ALL, keep_contributions=True)
+    directory = federation.run(ALL, keep_contributions=True).directory
     federation.add_images(federation.folder("clinic-c"), ["owl"], seed=1)
     with pytest.raises(
         RunError, match="extract-dtype must be 'float32', as in the run"
@@ -160,15 +152,15 @@ def test_features_of_other_settings_do_not_replace_anything(federation):
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_all_can_be_forgotten_and_come_back(federation, summary_of):
-    directory = federation.run(ALL, keep_contributions=True)
+def test_all_can_be_forgotten_and_come_back(federation):
+    directory = federation.run(ALL, keep_contributions=True).directory
     for client in ALL:
         assert fed3r(["forget", str(directory), client]) == 0
         assert fed3r(["audit", str(directory)]) == 0
-    sums = sums_of(directory)
+    sums = Outcome(directory).snapshot
     assert not sums.statistics.A.any() and not sums.contributions
     assert not (directory / "model.safetensors").exists()
-    assert summary_of(directory)["accuracy"] is None
+    assert Outcome(directory).summary["accuracy"] is None
     for client in ALL:
         fed3r(["add", str(directory), "127.0.0.1:1", "--readmit", client])
     resume(federation, ALL)
@@ -187,7 +179,7 @@ def test_all_can_be_forgotten_and_come_back(federation, summary_of):
     ],
 )
 def test_wrong_arguments_end_in_one_sentence(federation, capsys, arguments, sentence):
-    directory = federation.run(ALL)
+    directory = federation.run(ALL).directory
     command, *others = arguments
     capsys.readouterr()
     assert fed3r([command, str(directory), *others]) == 1
@@ -204,9 +196,9 @@ def test_a_folder_that_is_no_run_is_named(tmp_path, capsys, command):
 
 
 def test_solving_again_needs_no_client(federation, capsys, tmp_path):
-    directory = federation.run(ALL)
+    directory = federation.run(ALL).directory
     assert fed3r(["solve", str(directory), "--ridge-lambda", "3"]) == 0
-    assert model_of(directory).ridge_lambda == 3.0
+    assert Outcome(directory).model.ridge_lambda == 3.0
     assert "lambda    3" in capsys.readouterr().out
     assert fed3r(["audit", str(directory)]) == 0
     assert fed3r(["solve", str(directory), "--ridge-lambda", "0.5"]) == 0
@@ -214,31 +206,31 @@ def test_solving_again_needs_no_client(federation, capsys, tmp_path):
     other = tmp_path / "other.safetensors"
     assert fed3r(["solve", str(directory), "--output", str(other)]) == 0
     assert load_model(other).ridge_lambda > 0
-    assert model_of(directory).ridge_lambda == 0.5
+    assert Outcome(directory).model.ridge_lambda == 0.5
 
 
-def test_test_images_at_the_server_give_an_accuracy(federation, summary_of, capsys):
+def test_test_images_at_the_server_give_an_accuracy(federation, capsys):
     for client in ALL:
         shutil.copytree(
             federation.folder(client), federation.home / "test", dirs_exist_ok=True
         )
     path = str(federation.home / "test")
-    directory = federation.run(ALL, data_path=path, keep_contributions=True)
-    before = summary_of(directory)["accuracy"]
+    directory = federation.run(ALL, data_path=path, keep_contributions=True).directory
+    before = Outcome(directory).summary["accuracy"]
     capsys.readouterr()
     assert fed3r(["solve", str(directory), "--ridge-lambda", "0.5"]) == 0
     assert f"accuracy  {100 * before:.1f} %" in capsys.readouterr().out
-    assert summary_of(directory)["accuracy"] == before
+    assert Outcome(directory).summary["accuracy"] == before
     fed3r(["forget", str(directory), "clinic-10"])
-    assert summary_of(directory)["accuracy"] < before  # it alone had yaks
+    assert Outcome(directory).summary["accuracy"] < before  # it alone had yaks
 
 
 def test_a_run_at_work_is_left_alone(federation, capsys):
     seen = []
     federation.make_grid(ALL)
 
-    def interfere(node, kind):
-        if kind == "train.statistics" and not seen:
+    def interfere(message, context):
+        if message.metadata.message_type == "train.statistics" and not seen:
             directory = federation.home / "runs" / "it"
             seen.append(fed3r(["solve", str(directory)]))
 
@@ -269,13 +261,13 @@ def damage_number(directory):
 
 
 def damage_sums(directory):
-    sums = sums_of(directory)
+    sums = Outcome(directory).snapshot
     sums.statistics.A[0, 0] *= 1.01
     save_snapshot(directory / "statistics.safetensors", sums)
 
 
 def damage_counts(directory):
-    sums = sums_of(directory)
+    sums = Outcome(directory).snapshot
     sums.statistics.counts[0] -= 1
     sums.statistics.counts[1] += 1
     save_snapshot(directory / "statistics.safetensors", sums)
@@ -321,7 +313,7 @@ def cut_sums(directory):
     ],
 )
 def test_the_audit_finds_every_disagreement(federation, capsys, damage):
-    directory = federation.run(ALL, keep_contributions=True)
+    directory = federation.run(ALL, keep_contributions=True).directory
     assert fed3r(["audit", str(directory)]) == 0
     assert "WRONG" not in capsys.readouterr().out
     damage(directory)
@@ -331,8 +323,8 @@ def test_the_audit_finds_every_disagreement(federation, capsys, damage):
 
 
 def test_another_contribution_in_the_place_of_a_kept_one_is_found(federation):
-    directory = federation.run(ALL, keep_contributions=True)
-    sums, folder = sums_of(directory), directory / "contributions"
+    directory = federation.run(ALL, keep_contributions=True).directory
+    sums, folder = Outcome(directory).snapshot, directory / "contributions"
     digests = sums.contributions
     one = contribution_path(folder, "clinic-a", digests["clinic-a"])
     record = pack_statistics(
@@ -348,7 +340,9 @@ def test_a_fine_tuned_run_says_why_it_can_not_forget(federation, capsys, later):
     kept = {"keep_contributions": True}
     if later:
         federation.run(ALL, **kept)
-    directory = federation.run(ALL, resume=later, finetune="lp", rounds=1, **kept)
+    directory = federation.run(
+        ALL, resume=later, finetune="lp", rounds=1, **kept
+    ).directory
     capsys.readouterr()
     for command in (["forget", str(directory), "clinic-a"], ["solve", str(directory)]):
         assert fed3r(command) == 1

@@ -119,7 +119,7 @@ def test_an_answer_that_got_lost_is_not_given_again(run):
 def test_a_client_answers_the_last_request_once(run):
     outcome = run(3)
     assert len(outcome.grid.of("query.unmask")) == 3
-    context = next(iter(outcome.grid._contexts.values()))
+    context = next(iter(outcome.grid.contexts.values()))
     assert "secagg" not in context.state  # keys are deleted after
     # The mark is on disk, so that a node that starts anew still knows.
     context.state = RecordDict()
@@ -130,8 +130,9 @@ def test_a_client_answers_the_last_request_once(run):
 
 
 def test_a_node_that_restarts_between_requests_drops_out(run, plain, assert_equal):
-    def forget(client, kind, context):
-        if client == 2 and kind == "query.masked":
+    def forget(message, context):
+        asked = context.node_config["partition-id"], message.metadata.message_type
+        if asked == (2, "query.masked"):
             context.state.clear()
 
     outcome = run(5, before=forget, min_clients=4, max_retries=0)

@@ -59,8 +59,9 @@ def test_the_servers_view_of_a_dropped_client_holds_no_secret_of_it(run):
     """Client 2 shares its keys, masks its vector, and is not heard of again."""
     secrets = {}
 
-    def spy(client, kind, context):
-        if client == 2 and kind == "query.masked":
+    def spy(message, context):
+        asked = context.node_config["partition-id"], message.metadata.message_type
+        if asked == (2, "query.masked"):
             secrets.update(context.state["secagg"])
 
     outcome = run(
@@ -87,7 +88,7 @@ def test_the_servers_view_of_a_dropped_client_holds_no_secret_of_it(run):
 )
 def test_a_client_sends_nothing_in_the_clear(run, kind):
     grid = run(3).grid
-    context = next(iter(grid._contexts.values()))
+    context = next(iter(grid.contexts.values()))
     content = RecordDict(
         {
             "arrays": ArrayRecord(),
@@ -101,7 +102,7 @@ def test_a_client_sends_nothing_in_the_clear(run, kind):
 
 def test_a_hello_under_secagg_tells_no_sums(run):
     grid = run(3).grid
-    context = next(iter(grid._contexts.values()))
+    context = next(iter(grid.contexts.values()))
     content = RecordDict({"config": ConfigRecord({"moments": True})})
     reply = client_app(Message(content, context.node_id, "query.hello"), context)
     assert reply.has_error()
