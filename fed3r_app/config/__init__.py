@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_type_hints
@@ -68,11 +68,12 @@ def _flag(key: str, value: Value) -> bool:
     return value
 
 
-def _one_of(*choices: str) -> Reader:
+def _one_of(*choices: str, registry: Collection[str] = ()) -> Reader:
     def read(key: str, value: Value) -> Value:
-        if value not in choices:
+        allowed = (*registry, *choices)  # asked each time: entries may be added
+        if value not in allowed:
             raise ValueError(
-                f"{key} must be one of {', '.join(choices)}, got {value!r}."
+                f"{key} must be one of {', '.join(allowed)}, got {value!r}."
             )
         return value
 
@@ -144,7 +145,7 @@ class Config:
     image_size: Count = 96
     extract_dtype: Annotated[str, _one_of("float32", "bfloat16")] = "float32"
 
-    method: Annotated[str, _one_of(*METHODS, "none")] = "fed3r"
+    method: Annotated[str, _one_of("none", registry=METHODS)] = "fed3r"
     ridge_lambda: AutoOrPositive = "auto"
     normalize_classes: Flag = True
     fit_intercept: Flag = False

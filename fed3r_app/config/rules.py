@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fed3r_app.core.names import METHODS
@@ -25,7 +25,7 @@ class Rule(NamedTuple):
     """
 
     key: str
-    allowed: tuple[object, ...]  # () where the condition says it all
+    allowed: Collection[object]  # () where the condition says it all
     reason: str = ""
     must: str = ""
     got: str = ""
@@ -90,7 +90,6 @@ _CHANGE = "it changes a run that is there"
 _FEATURES = "with dataset = 'synthetic', whose samples are features, and only then"
 _MIRRORED = "unless finetune = 'full' or 'feat' on images that may be mirrored"
 _RELEASE = "measuring it would be another release"
-_STATISTICS = tuple(METHODS)
 # The condition, the condition in words, and the rules that hold then.
 _TABLE: tuple[tuple[Any, ...], ...] = (
     (
@@ -148,7 +147,7 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     (
         _is_secure,
         "with privacy = {privacy}",
-        ("method", _STATISTICS, "there are no sums to keep secret"),
+        ("method", METHODS, "there are no sums to keep secret"),
         ("sampling", (WITHOUT_REPLACEMENT,), "groups are disjoint"),
         ("client-evaluation", (False,), "it would show how many images it has"),
         ("keep-contributions", (False,), "there are only sums over groups to keep"),
@@ -236,7 +235,7 @@ _TABLE: tuple[tuple[Any, ...], ...] = (
     (
         _is_private,
         "with dp-epsilon",
-        ("method", _STATISTICS, "noise is added to the statistics"),
+        ("method", METHODS, "noise is added to the statistics"),
         ("finetune", ("none",), "fine-tuning sees the images without any noise"),
         ("client-evaluation", (False,), "it counts what is right on private images"),
         ("keep-contributions", (False,), "contributions are without noise"),

@@ -25,13 +25,14 @@ def pixels(
     rows: Sequence[int] | np.ndarray[Any, Any] | None = None,
     dataset: str = "digits",
     data_path: str = "",
+    part: str = "train",
 ) -> tuple[Tensor, Tensor]:
-    """Return the features (n, 64) and labels (n,) of training images, all if None."""
-    train = load_dataset(dataset, data_path).train
-    rows = np.arange(len(train)) if rows is None else np.asarray(rows)
+    """Return the features (n, 64) and labels (n,) of images, all where no rows."""
+    images = getattr(load_dataset(dataset, data_path), part)
+    rows = np.arange(len(images)) if rows is None else np.asarray(rows)
     backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
-    Z = extract_features(backbone, train, rows, device=torch.device("cpu"))
-    return Z, torch.from_numpy(train.labels[rows])
+    Z = extract_features(backbone, images, rows, device=torch.device("cpu"))
+    return Z, torch.from_numpy(images.labels[rows])
 
 
 def pooled(

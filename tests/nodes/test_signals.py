@@ -24,7 +24,7 @@ def stop_after(patch, owner, name, number):
 
 
 # Between two replies, and between adding one to the sum and noting who is in it.
-MOMENTS = {"between": (RunState, "note"), "amid": (RunningSum, "add")}
+MOMENTS = {"between": (RunState, "record"), "amid": (RunningSum, "add")}
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

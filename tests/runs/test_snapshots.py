@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 
 from fed3r_app.core import RidgeStatistics
-from fed3r_app.files.tensors import read_tensors, write_tensors
+from fed3r_app.files.tensors import write_tensors
 from fed3r_app.runs.snapshots import (
     Snapshot,
     check_settings,
@@ -133,32 +133,12 @@ def test_no_flipped_bit_is_taken_for_data(path):
     assert refused > 0.98 * len(whole)
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 100, b"PK\3\4 a zip file" * 10])
-def test_a_foreign_file_is_refused(path, content):
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match="Is the file cut off or damaged"):
-        load_snapshot(path)
-
-
 def test_a_safetensors_file_of_another_kind_is_refused(path):
     path.write_bytes(safetensors.torch.save({"A": torch.zeros(2)}))
     with pytest.raises(ValueError, match="says None"):
         load_snapshot(path)
     write_tensors(path, "model of something", {"A": torch.zeros(2)}, {})
     with pytest.raises(ValueError, match="says 'model of something'"):
-        load_snapshot(path)
-
-
-def test_a_missing_file_is_named(path):
-    with pytest.raises(
-        OSError, match=r"statistics\.safetensors can't be read: No such"
-    ):
-        load_snapshot(path)
-
-
-def test_a_folder_in_the_place_of_the_file_is_named(path):
-    path.mkdir()
-    with pytest.raises(OSError, match=r"statistics\.safetensors can't be read"):
         load_snapshot(path)
 
 
@@ -207,14 +187,3 @@ def test_a_run_goes_on_with_the_same_settings_only():
         check_settings(snapshot.settings, {**SETTINGS, "rf-dim": 5000})
     with pytest.raises(ValueError, match=r"extra must be None, .* got 1"):
         check_settings(snapshot.settings, {**SETTINGS, "extra": 1})
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bool])
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (2, 3)])
-def test_tensors_of_any_kind_come_back(path, dtype, shape):
-    tensor = torch.ones(shape, dtype=dtype)
-    write_tensors(path, "test", {"x": tensor}, {"names": ["ä"]})
-    tensors, about = read_tensors(path, "test")
-    assert tensors["x"].dtype == dtype
-    assert torch.equal(tensors["x"], tensor)
-    assert about == {"names": ["ä"]}
