@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,12 +13,12 @@ from fed3r_app.files import write_atomically
 
 @pytest.mark.parametrize("call", ["replace", "fsync"])
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path, monkeypatch, call
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Any
+) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
 
-    def fail(*_):
+    def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, call, fail)
@@ -26,7 +28,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_write_that_finds_no_room_leaves_the_old_file(tmp_path):
+def test_a_write_that_finds_no_room_leaves_the_old_file(tmp_path: Path) -> None:
     # A limit on the size of files fails half-way through, as a full disk does.
     path = tmp_path / "file"
     path.write_bytes(b"old")
@@ -45,7 +47,7 @@ def test_a_write_that_finds_no_room_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_files_can_be_read_by_whom_the_umask_lets(tmp_path):
+def test_files_can_be_read_by_whom_the_umask_lets(tmp_path: Path) -> None:
     umask = os.umask(0o022)
     try:
         write_atomically(tmp_path / "file", b"")

@@ -18,19 +18,19 @@ from tests.harness.runs import AppRuns
 
 
 @pytest.fixture(scope="session")
-def _cache(tmp_path_factory) -> Path:
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, _cache) -> AppRuns:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _cache: Any) -> AppRuns:
     """Run the app in this process, without pictures: they are slow."""
     monkeypatch.setattr("fed3r_app.runs.recorder.plot_curves", lambda *_: None)
     return app_runs(tmp_path, monkeypatch, PIXELS | {"eval-every": 1}, _cache)
 
 
 @pytest.fixture(scope="session")
-def few_digits(tmp_path_factory) -> Path:
+def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder of digits 0 to 3: 7 images of each to train on, 3 to test."""
     folder = tmp_path_factory.mktemp("few-digits")
     digits = load_dataset("digits", "").train
@@ -69,7 +69,7 @@ def few_photos(few_images: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def grey_folder(tmp_path) -> Callable[..., str]:
+def grey_folder(tmp_path: Path) -> Callable[..., str]:
     """Make a folder with so many grey images of each of some classes."""
 
     def make(**counts: int) -> str:

@@ -27,13 +27,8 @@ class Exchange:
 
     client: Any
     kind: str
-    request: RecordDict
-    reply: RecordDict | None
-
-    @property
-    def content(self) -> RecordDict:
-        assert self.reply is not None
-        return self.reply
+    request: Any  # RecordDict
+    reply: Any  # RecordDict or None
 
     @property
     def round(self) -> Any:
@@ -43,11 +38,11 @@ class Exchange:
         return _named(self.request.array_records[record])
 
     def received(self, record: str = "arrays") -> dict[str, Any]:
-        return _named(self.content.array_records[record])
+        return _named(self.reply.array_records[record])
 
     @property
     def num_examples(self) -> Any:
-        return self.content.metric_records["metrics"]["num-examples"]
+        return self.reply.metric_records["metrics"]["num-examples"]
 
 
 class SpyGrid(InlineGrid):

@@ -1,6 +1,9 @@
 """Nodes that join late, leave, start anew or keep silent while a run goes on."""
 
+from typing import Any
+
 import pytest
+from flwr.app import Context, Message
 
 from fed3r_app.errors import RunError
 
@@ -9,10 +12,10 @@ STATISTICS = "train.statistics"
 
 
 @pytest.fixture
-def is_pooled(federation):
+def is_pooled(federation: Any) -> Any:
     """Check that a run's classifier is that of some clients' pooled images."""
 
-    def check(outcome, clients):
+    def check(outcome: Any, clients: Any) -> None:
         model = outcome.model
         folders = [federation.folder(client) for client in clients]
         W = federation.pooled(folders, model.class_names)
@@ -21,19 +24,19 @@ def is_pooled(federation):
     return check
 
 
-def keep_back(grid, times):
+def keep_back(grid: Any, times: Any) -> None:
     """Let the first node keep its statistics back so many times."""
     first, left = min(grid.get_node_ids()), [True] * times
 
-    def silent(node, kind):
+    def silent(node: Any, kind: str) -> Any:
         return node == first and kind == STATISTICS and left and left.pop()
 
     grid.silent = silent
 
 
 def test_a_node_that_joins_during_the_run_takes_part(
-    federation, at_first, clinics, is_pooled
-):
+    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics[:3], labels=",".join(LABELS))
     late = federation.node_config(clinics[3])
     grid.before = at_first(STATISTICS, lambda _: federation.connect(999, late))
@@ -45,11 +48,13 @@ def test_a_node_that_joins_during_the_run_takes_part(
     assert len(grid.log) == 8, "everybody is asked twice, nobody more often"
 
 
-def test_somebody_may_come_while_a_late_one_is_asked(federation, clinics, is_pooled):
+def test_somebody_may_come_while_a_late_one_is_asked(
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics[:2], labels=",".join(LABELS))
     waiting = [(900 + i, federation.node_config(c)) for i, c in enumerate(clinics[2:])]
 
-    def before(message, context):
+    def before(message: Message, context: Context) -> None:
         if message.metadata.message_type == STATISTICS and waiting:
             federation.connect(*waiting.pop())
 
@@ -58,8 +63,8 @@ def test_somebody_may_come_while_a_late_one_is_asked(federation, clinics, is_poo
 
 
 def test_a_late_node_with_another_class_is_left_out_by_name(
-    federation, at_first, clinics, is_pooled
-):
+    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics[:3])
     late = federation.node_config("clinic-10")  # the only one with a yak
     grid.before = at_first(STATISTICS, lambda _: federation.connect(999, late))
@@ -68,7 +73,9 @@ def test_a_late_node_with_another_class_is_left_out_by_name(
     assert "got 'yak'" in outcome.summary["refused"]["clinic-10"]
 
 
-def test_resuming_takes_it_in_with_its_class(federation, clinics, is_pooled):
+def test_resuming_takes_it_in_with_its_class(
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     federation.run(clinics[:3])
     outcome = federation.run(clinics, resume=True)
     is_pooled(outcome, clinics)
@@ -76,8 +83,8 @@ def test_resuming_takes_it_in_with_its_class(federation, clinics, is_pooled):
     assert kinds.count(STATISTICS) == 1, "only the new one is asked"
 
 
-def test_a_part_of_a_data_set_may_come_later_too(federation):
-    def grid(parts, **settings):
+def test_a_part_of_a_data_set_may_come_later_too(federation: Any) -> None:
+    def grid(parts: Any, **settings: Any) -> Any:
         made = federation.make_grid([], dataset="digits", **settings)
         for part in parts:
             federation.connect(100 + part, {"partition-id": part, "num-partitions": 3})
@@ -88,7 +95,9 @@ def test_a_part_of_a_data_set_may_come_later_too(federation):
     assert outcome.summary["clients_counted"] == 3
 
 
-def test_the_flops_of_the_average_client_do_not_show_who_came_when(federation, clinics):
+def test_the_flops_of_the_average_client_do_not_show_who_came_when(
+    federation: Any, clinics: Any
+) -> None:
     labels = ",".join(LABELS)
     whole = federation.run(clinics, run_name="whole", labels=labels)
     federation.run(clinics[:3], labels=labels)
@@ -98,8 +107,8 @@ def test_the_flops_of_the_average_client_do_not_show_who_came_when(federation, c
 
 
 def test_resuming_keeps_the_classes_of_those_who_are_gone(
-    federation, clinics, is_pooled
-):
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     federation.run(clinics)
     outcome = federation.run(["clinic-a"], resume=True)
     assert outcome.model.class_names == LABELS
@@ -107,8 +116,8 @@ def test_resuming_keeps_the_classes_of_those_who_are_gone(
 
 
 def test_a_late_node_under_a_name_that_is_taken_is_left_out(
-    federation, at_first, clinics, is_pooled
-):
+    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics)
     twin = federation.node_config("clinic-b")
     grid.before = at_first(STATISTICS, lambda _: federation.connect(999, twin))
@@ -118,12 +127,12 @@ def test_a_late_node_under_a_name_that_is_taken_is_left_out(
 
 
 def test_a_node_that_is_started_anew_is_asked_under_its_new_id(
-    federation, at_first, clinics, is_pooled
-):
+    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics, clients_per_round=1)
     restarted = []
 
-    def restart(node):
+    def restart(node: Any) -> None:
         other = next(n for n in grid.get_node_ids() if n != node)
         federation.restart(other, 999)
         restarted.append(other)
@@ -137,12 +146,12 @@ def test_a_node_that_is_started_anew_is_asked_under_its_new_id(
 
 
 def test_a_node_that_restarts_between_hello_and_hello_is_one_client(
-    federation, clinics, is_pooled
-):
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics, wait_for=4)
     last = max(grid.get_node_ids())
 
-    def restart(message, context):
+    def restart(message: Message, context: Context) -> None:
         if context.node_id == last:  # everybody else has said hello
             grid.before = lambda message, context: None
             federation.restart(min(grid.get_node_ids()), 999)
@@ -151,20 +160,24 @@ def test_a_node_that_restarts_between_hello_and_hello_is_one_client(
     is_pooled(federation.run(grid=grid), clinics)
 
 
-def test_a_straggler_is_asked_again(federation, clinics, is_pooled):
+def test_a_straggler_is_asked_again(
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics, round_timeout=0.5)
     keep_back(grid, 1)
     is_pooled(federation.run(grid=grid), clinics)
 
 
-def test_a_node_that_stays_silent_is_named(federation, clinics):
+def test_a_node_that_stays_silent_is_named(federation: Any, clinics: Any) -> None:
     grid = federation.make_grid(clinics, round_timeout=0.3, max_retries=1)
     keep_back(grid, 9)
     with pytest.raises(RunError, match=r"3 of 4 clients .* clinic-a.*no reply"):
         federation.run(grid=grid)
 
 
-def test_with_min_clients_a_silent_node_is_done_without(federation, clinics, is_pooled):
+def test_with_min_clients_a_silent_node_is_done_without(
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(
         clinics, round_timeout=0.3, max_retries=1, min_clients=3
     )
@@ -174,6 +187,6 @@ def test_with_min_clients_a_silent_node_is_done_without(federation, clinics, is_
     assert outcome.summary["missing_clients"] == ["clinic-a"]
 
 
-def test_too_few_nodes_end_in_a_sentence(federation, clinics):
+def test_too_few_nodes_end_in_a_sentence(federation: Any, clinics: Any) -> None:
     with pytest.raises(RunError, match=r"Only 3 of 4 expected .* wait-for"):
         federation.run(clinics[:3], wait_for=4, round_timeout=0.5)

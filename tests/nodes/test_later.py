@@ -3,15 +3,18 @@
 import json
 import re
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from flwr.app import Context, Message
 
 from fed3r_app.cli import main as fed3r
+from fed3r_app.errors import RunError
 from fed3r_app.runs.contributions import contribution_path, save_contribution
 from fed3r_app.runs.model_file import load_model, save_model
 from fed3r_app.runs.snapshots import save_snapshot
-from fed3r_app.server_app import RunError
 from fed3r_app.wire import pack_statistics
 from tests.harness.runs import Outcome
 
@@ -19,11 +22,13 @@ ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
 LABELS = ("cat", "dog", "elk", "owl", "yak")
 
 
-def without(*clients):
+def without(*clients: Any) -> Any:
     return [client for client in ALL if client not in clients]
 
 
-def assert_model_of(federation, directory, clients, labels=LABELS):
+def assert_model_of(
+    federation: Any, directory: Path, clients: Any, labels: Any = LABELS
+) -> None:
     """Check that the model is that of a run that only ever had these clients."""
     model = Outcome(directory).model
     assert model.class_names == tuple(labels)
@@ -32,23 +37,25 @@ def assert_model_of(federation, directory, clients, labels=LABELS):
     assert not model.W[:, ~model.present].any()
 
 
-def history(directory):
+def history(directory: Path) -> Any:
     entries = Outcome(directory).ledger
     return [(entry.client, entry.outcome) for entry in entries]
 
 
-def asked(federation):
+def asked(federation: Any) -> Any:
     """Return how often each kind of request was asked."""
     kinds = [kind for _, kind in federation.grid.log]
     return {kind: kinds.count(kind) for kind in kinds}
 
 
-def resume(federation, clients, **settings):
+def resume(federation: Any, clients: Any, **settings: Any) -> Any:
     return federation.run(clients, resume=True, **settings).directory
 
 
 @pytest.mark.parametrize("client", ALL)
-def test_forgetting_a_kept_contribution_is_never_having_had_it(federation, client):
+def test_forgetting_a_kept_contribution_is_never_having_had_it(
+    federation: Any, client: Any
+) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     shutil.rmtree(federation.folder(client))  # it need not be there
     assert fed3r(["forget", str(directory), client]) == 0
@@ -59,7 +66,9 @@ def test_forgetting_a_kept_contribution_is_never_having_had_it(federation, clien
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(federation):
+def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(
+    federation: Any,
+) -> None:
     directory = federation.run(ALL).directory
     assert not (directory / "contributions").exists()
     assert fed3r(["forget", str(directory), "clinic-b"]) == 1  # it must be asked
@@ -69,7 +78,7 @@ def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(federation)
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_a_client_that_has_other_data_by_now_is_not_forgotten(federation):
+def test_a_client_that_has_other_data_by_now_is_not_forgotten(federation: Any) -> None:
     directory = federation.run(ALL).directory
     federation.add_images(federation.folder("clinic-b"), ["owl"], seed=1)
     with pytest.raises(RunError, match=r"Client clinic-b must have the data .*digest"):
@@ -80,7 +89,7 @@ def test_a_client_that_has_other_data_by_now_is_not_forgotten(federation):
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation):
+def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation: Any) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     fed3r(["forget", str(directory), "clinic-a"])
     resume(federation, ALL, keep_contributions=True)
@@ -94,7 +103,7 @@ def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation):
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_adding_a_client_is_having_had_it_from_the_start(federation):
+def test_adding_a_client_is_having_had_it_from_the_start(federation: Any) -> None:
     first = without("clinic-10", "clinic-c")
     directory = federation.run(first).directory
     assert Outcome(directory).model.class_names == ("cat", "dog", "owl")
@@ -105,7 +114,9 @@ def test_adding_a_client_is_having_had_it_from_the_start(federation):
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_those_counted_before_are_among_the_least_number_of_clients(federation):
+def test_those_counted_before_are_among_the_least_number_of_clients(
+    federation: Any,
+) -> None:
     directory = federation.run(without("clinic-c"), min_clients=3).directory
     resume(federation, ["clinic-c"], min_clients=3)  # the others have gone home
     assert_model_of(federation, directory, ALL)
@@ -113,7 +124,7 @@ def test_those_counted_before_are_among_the_least_number_of_clients(federation):
         resume(federation, ["clinic-c"], min_clients=5)
 
 
-def test_classes_that_came_later_do_not_confuse_what_was_kept(federation):
+def test_classes_that_came_later_do_not_confuse_what_was_kept(federation: Any) -> None:
     federation.run(without("clinic-10"), keep_contributions=True)
     directory = resume(federation, ALL, keep_contributions=True)
     assert fed3r(["audit", str(directory)]) == 0
@@ -122,7 +133,7 @@ def test_classes_that_came_later_do_not_confuse_what_was_kept(federation):
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_replacing_is_forgetting_and_adding_in_one(federation):
+def test_replacing_is_forgetting_and_adding_in_one(federation: Any) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     federation.add_images(federation.folder("clinic-c"), ["owl", "cat"], seed=1)
     resume(federation, ALL, keep_contributions=True)
@@ -135,13 +146,13 @@ def test_replacing_is_forgetting_and_adding_in_one(federation):
     assert_model_of(federation, directory, without("clinic-c"))
 
 
-def test_what_was_not_kept_can_not_be_replaced(federation):
+def test_what_was_not_kept_can_not_be_replaced(federation: Any) -> None:
     federation.run(ALL)
     with pytest.raises(RunError, match="keep-contributions was false"):
         resume(federation, ALL, replace="clinic-c")
 
 
-def test_features_of_other_settings_do_not_replace_anything(federation):
+def test_features_of_other_settings_do_not_replace_anything(federation: Any) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     federation.add_images(federation.folder("clinic-c"), ["owl"], seed=1)
     with pytest.raises(
@@ -152,7 +163,7 @@ def test_features_of_other_settings_do_not_replace_anything(federation):
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_all_can_be_forgotten_and_come_back(federation):
+def test_all_can_be_forgotten_and_come_back(federation: Any) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     for client in ALL:
         assert fed3r(["forget", str(directory), client]) == 0
@@ -178,7 +189,9 @@ def test_all_can_be_forgotten_and_come_back(federation):
         (["solve", "--ridge-lambda", "nan"], "--ridge-lambda must be auto or a number"),
     ],
 )
-def test_wrong_arguments_end_in_one_sentence(federation, capsys, arguments, sentence):
+def test_wrong_arguments_end_in_one_sentence(
+    federation: Any, capsys: pytest.CaptureFixture[str], arguments: Any, sentence: str
+) -> None:
     directory = federation.run(ALL).directory
     command, *others = arguments
     capsys.readouterr()
@@ -189,13 +202,17 @@ def test_wrong_arguments_end_in_one_sentence(federation, capsys, arguments, sent
 
 
 @pytest.mark.parametrize("command", ["add", "forget", "replace", "solve", "audit"])
-def test_a_folder_that_is_no_run_is_named(tmp_path, capsys, command):
+def test_a_folder_that_is_no_run_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Any
+) -> None:
     others = {"add": ["h:1"], "forget": ["x"], "replace": ["x", "h:1"]}
     assert fed3r([command, str(tmp_path), *others.get(command, [])]) == 1
     assert "must be the folder of a run" in capsys.readouterr().err
 
 
-def test_solving_again_needs_no_client(federation, capsys, tmp_path):
+def test_solving_again_needs_no_client(
+    federation: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     directory = federation.run(ALL).directory
     assert fed3r(["solve", str(directory), "--ridge-lambda", "3"]) == 0
     assert Outcome(directory).model.ridge_lambda == 3.0
@@ -205,11 +222,13 @@ def test_solving_again_needs_no_client(federation, capsys, tmp_path):
     assert_model_of(federation, directory, ALL)
     other = tmp_path / "other.safetensors"
     assert fed3r(["solve", str(directory), "--output", str(other)]) == 0
-    assert load_model(other).ridge_lambda > 0
+    assert (load_model(other).ridge_lambda or 0) > 0
     assert Outcome(directory).model.ridge_lambda == 0.5
 
 
-def test_test_images_at_the_server_give_an_accuracy(federation, capsys):
+def test_test_images_at_the_server_give_an_accuracy(
+    federation: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     for client in ALL:
         shutil.copytree(
             federation.folder(client), federation.home / "test", dirs_exist_ok=True
@@ -225,11 +244,13 @@ def test_test_images_at_the_server_give_an_accuracy(federation, capsys):
     assert Outcome(directory).summary["accuracy"] < before  # it alone had yaks
 
 
-def test_a_run_at_work_is_left_alone(federation, capsys):
-    seen = []
+def test_a_run_at_work_is_left_alone(
+    federation: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
     federation.make_grid(ALL)
 
-    def interfere(message, context):
+    def interfere(message: Message, context: Context) -> None:
         if message.metadata.message_type == "train.statistics" and not seen:
             directory = federation.home / "runs" / "it"
             seen.append(fed3r(["solve", str(directory)]))
@@ -240,67 +261,67 @@ def test_a_run_at_work_is_left_alone(federation, capsys):
     assert "must not be in use" in capsys.readouterr().err
 
 
-def damage_ledger(directory):
+def damage_ledger(directory: Path) -> None:
     path = directory / "ledger.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text(lines[0] + "".join(lines[2:]))
 
 
-def damage_digest(directory):
+def damage_digest(directory: Path) -> None:
     path = directory / "ledger.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[1]["digest"] = "0" * 64
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def damage_number(directory):
+def damage_number(directory: Path) -> None:
     path = directory / "ledger.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[1]["num_samples"] += 1
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def damage_sums(directory):
+def damage_sums(directory: Path) -> None:
     sums = Outcome(directory).snapshot
     sums.statistics.A[0, 0] *= 1.01
     save_snapshot(directory / "statistics.safetensors", sums)
 
 
-def damage_counts(directory):
+def damage_counts(directory: Path) -> None:
     sums = Outcome(directory).snapshot
     sums.statistics.counts[0] -= 1
     sums.statistics.counts[1] += 1
     save_snapshot(directory / "statistics.safetensors", sums)
 
 
-def lose_file(directory):
+def lose_file(directory: Path) -> None:
     next((directory / "contributions").iterdir()).unlink()
 
 
-def leave_file(directory):
+def leave_file(directory: Path) -> None:
     (directory / "contributions" / "stranger.safetensors").touch()
 
 
-def damage_file(directory):
+def damage_file(directory: Path) -> None:
     path = next((directory / "contributions").iterdir())
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
 
 
-def old_model(directory):
+def old_model(directory: Path) -> None:
     path = directory / "model.safetensors"
     model = load_model(path)
     model.W[0, 0] += 1e-6
     save_model(path, model)
 
 
-def old_summary(directory):
+def old_summary(directory: Path) -> None:
     path = directory / "summary.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_samples": 7}))
 
 
-def cut_sums(directory):
+def cut_sums(directory: Path) -> None:
     path = directory / "statistics.safetensors"
     path.write_bytes(path.read_bytes()[:-9])
 
@@ -312,7 +333,9 @@ def cut_sums(directory):
         *(lose_file, leave_file, damage_file, old_model, old_summary, cut_sums),
     ],
 )
-def test_the_audit_finds_every_disagreement(federation, capsys, damage):
+def test_the_audit_finds_every_disagreement(
+    federation: Any, capsys: pytest.CaptureFixture[str], damage: Any
+) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     assert fed3r(["audit", str(directory)]) == 0
     assert "WRONG" not in capsys.readouterr().out
@@ -322,7 +345,9 @@ def test_the_audit_finds_every_disagreement(federation, capsys, damage):
     assert "WRONG" in said.out or "damaged" in said.err
 
 
-def test_another_contribution_in_the_place_of_a_kept_one_is_found(federation):
+def test_another_contribution_in_the_place_of_a_kept_one_is_found(
+    federation: Any,
+) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     sums, folder = Outcome(directory).snapshot, directory / "contributions"
     digests = sums.contributions
@@ -336,8 +361,10 @@ def test_another_contribution_in_the_place_of_a_kept_one_is_found(federation):
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["from the start", "added later"])
-def test_a_fine_tuned_run_says_why_it_can_not_forget(federation, capsys, later):
-    kept = {"keep_contributions": True}
+def test_a_fine_tuned_run_says_why_it_can_not_forget(
+    federation: Any, capsys: pytest.CaptureFixture[str], later: Any
+) -> None:
+    kept: dict[str, Any] = {"keep_contributions": True}
     if later:
         federation.run(ALL, **kept)
     directory = federation.run(

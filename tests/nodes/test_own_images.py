@@ -1,6 +1,9 @@
 """Nodes with images of their own: one label space, the pooled classifier."""
 
+from typing import Any
+
 import pytest
+from flwr.app import Message
 
 from fed3r_app.cli import main as fed3r
 from fed3r_app.errors import RunError
@@ -8,11 +11,13 @@ from fed3r_app.errors import RunError
 LABELS = ("cat", "dog", "elk", "owl", "yak")
 
 
-def distance(one, other):
+def distance(one: Any, other: Any) -> float:
     return float((one - other).norm() / other.norm())
 
 
-def test_the_classifier_is_that_of_the_pooled_images(federation, clinics):
+def test_the_classifier_is_that_of_the_pooled_images(
+    federation: Any, clinics: Any
+) -> None:
     outcome = federation.run(clinics)
     model, summary = outcome.model, outcome.summary
     folders = [federation.folder(client) for client in clinics]
@@ -23,28 +28,34 @@ def test_the_classifier_is_that_of_the_pooled_images(federation, clinics):
     assert summary["accuracy"] is None
 
 
-def test_two_exchanges_with_everybody_at_once_are_all_it_takes(federation, clinics):
+def test_two_exchanges_with_everybody_at_once_are_all_it_takes(
+    federation: Any, clinics: Any
+) -> None:
     federation.run(clinics)
     assert federation.grid.kinds == ["query.hello", "train.statistics"]
     assert len(federation.grid.log) == 8
 
 
 @pytest.mark.parametrize("wave", [1, 3])
-def test_waves_of_a_given_size_give_the_same(federation, clinics, wave):
+def test_waves_of_a_given_size_give_the_same(
+    federation: Any, clinics: Any, wave: Any
+) -> None:
     outcome = federation.run(clinics, clients_per_round=wave)
     folders = [federation.folder(client) for client in clinics]
     assert outcome.summary["rounds"] == -(-4 // wave)
     assert distance(outcome.model.W, federation.pooled(folders, LABELS)) <= 1e-9
 
 
-def test_the_order_of_the_nodes_does_not_show(federation, clinics):
+def test_the_order_of_the_nodes_does_not_show(federation: Any, clinics: Any) -> None:
     one = federation.run(clinics)
     other = federation.run(clinics[::-1], run_name="other")
     assert one.model.class_names == other.model.class_names
     assert distance(one.model.W, other.model.W) <= 1e-12
 
 
-def test_the_model_predicts_class_names(federation, clinics, capsys):
+def test_the_model_predicts_class_names(
+    federation: Any, clinics: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     outcome = federation.run(clinics)
     image = next((federation.folder("clinic-c") / "elk").iterdir())
     assert fed3r(["predict", str(outcome.directory), str(image), "--top", "5"]) == 0
@@ -52,7 +63,9 @@ def test_the_model_predicts_class_names(federation, clinics, capsys):
     assert all(name in shown for name in LABELS)
 
 
-def test_given_labels_fix_the_numbers_of_the_classes(federation, clinics):
+def test_given_labels_fix_the_numbers_of_the_classes(
+    federation: Any, clinics: Any
+) -> None:
     labels = ("yak", "cat", "newt", "dog", "elk", "owl")
     outcome = federation.run(clinics, labels=" yak,cat, newt,dog,elk,owl")
     model = outcome.model
@@ -62,12 +75,14 @@ def test_given_labels_fix_the_numbers_of_the_classes(federation, clinics):
     assert model.present.tolist() == [True, True, False, True, True, True]
 
 
-def test_with_given_labels_no_node_tells_its_classes(federation, clinics):
+def test_with_given_labels_no_node_tells_its_classes(
+    federation: Any, clinics: Any
+) -> None:
     grid = federation.make_grid(clinics, labels="cat,dog,elk,owl,yak")
     told = []
     answer = grid._answer
 
-    def listen(message):
+    def listen(message: Message) -> Any:
         reply = answer(message)
         if message.metadata.message_type == "query.hello":
             told.append(dict(reply.content.config_records["config"]))
@@ -79,13 +94,17 @@ def test_with_given_labels_no_node_tells_its_classes(federation, clinics):
     assert all(each.keys() == {"client-id", "num-partitions"} for each in told)
 
 
-def test_a_class_that_is_not_among_the_labels_is_refused_by_name(federation, clinics):
+def test_a_class_that_is_not_among_the_labels_is_refused_by_name(
+    federation: Any, clinics: Any
+) -> None:
     with pytest.raises(RunError, match=r"Client clinic-c: the classes .* 'elk'"):
         federation.run(clinics, labels="cat,dog,owl,yak")
     assert federation.grid.kinds == ["query.hello"]
 
 
-def test_with_min_clients_the_others_go_on_without_it(federation, clinics):
+def test_with_min_clients_the_others_go_on_without_it(
+    federation: Any, clinics: Any
+) -> None:
     outcome = federation.run(clinics, labels="cat,dog,owl,yak", min_clients=3)
     folders = [federation.folder(c) for c in clinics if c != "clinic-c"]
     labels = ("cat", "dog", "owl", "yak")
@@ -103,28 +122,32 @@ def test_with_min_clients_the_others_go_on_without_it(federation, clinics):
     ],
 )
 def test_a_node_without_data_is_told_in_a_sentence(
-    federation, clinics, node_config, sentence
-):
+    federation: Any, clinics: Any, node_config: Any, sentence: str
+) -> None:
     grid = federation.make_grid(clinics)
     federation.connect(999, node_config)
     with pytest.raises(RunError, match=f"failed in the first exchange: .*{sentence}"):
         federation.run(grid=grid)
 
 
-def test_an_empty_folder_is_a_node_without_data(federation, clinics):
+def test_an_empty_folder_is_a_node_without_data(federation: Any, clinics: Any) -> None:
     (federation.folder("empty") / "cat").mkdir(parents=True)
     with pytest.raises(RunError, match="Client empty: data-path must hold images"):
         federation.run([*clinics, "empty"])
 
 
-def test_a_node_s_images_are_not_passed_over_for_another_data_set(federation):
+def test_a_node_s_images_are_not_passed_over_for_another_data_set(
+    federation: Any,
+) -> None:
     grid = federation.make_grid(["clinic-a"], dataset="digits")
     federation.connect(101, federation.node_config("clinic-a") | {"num-partitions": 1})
     with pytest.raises(RunError, match="dataset must be 'local' to use the images"):
         federation.run(grid=grid)
 
 
-def test_two_nodes_with_one_client_id_are_refused_in_a_sentence(federation, clinics):
+def test_two_nodes_with_one_client_id_are_refused_in_a_sentence(
+    federation: Any, clinics: Any
+) -> None:
     grid = federation.make_grid(clinics)
     federation.connect(999, federation.node_config("clinic-b"))
     with pytest.raises(RunError, match="client-id must be unique, got 'clinic-b'"):
@@ -133,7 +156,9 @@ def test_two_nodes_with_one_client_id_are_refused_in_a_sentence(federation, clin
 
 
 @pytest.mark.parametrize("finetune", ["lp", "full"])
-def test_fine_tuning_works_on_such_nodes(federation, clinics, finetune):
+def test_fine_tuning_works_on_such_nodes(
+    federation: Any, clinics: Any, finetune: Any
+) -> None:
     network = {"backbone": "mobilenet_v2", "weights": "random", "image_size": 32}
     settings = network if finetune == "full" else {}
     federation.add_images(federation.folder("clinic-d") / "train", ("cat", "elk"))

@@ -2,21 +2,24 @@
 
 import json
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context, RecordDict
 
 from fed3r_app import cli
 from fed3r_app.config import DEFAULTS, Config
 from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
-from fed3r_app.server_app import RunError
+from fed3r_app.errors import RunError
 from fed3r_app.wire import pack_statistics
 from tests.harness.fixtures import app_runs
 from tests.harness.pixels import PIXELS, pixels
 from tests.harness.runs import failing
 
-PRIVATE = PIXELS | {
+PRIVATE: dict[str, Any] = PIXELS | {
     "clients-per-round": 0,
     "upload": "dense",
     "upload-dtype": "float64",
@@ -27,12 +30,12 @@ PRIVATE = PIXELS | {
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run the whole app with ten clients."""
     return partial(app_runs(tmp_path, monkeypatch, PRIVATE, seed=0), 10)
 
 
-def exact_statistics(feature_map):
+def exact_statistics(feature_map: Any) -> Any:
     Z, y = pixels()
     return RidgeStatistics.of(feature_map(Z), y, 10)
 
@@ -40,7 +43,9 @@ def exact_statistics(feature_map):
 @pytest.mark.parametrize(
     ("epsilon", "wanted"), [(1.0, 0.80), (2.0, 0.86), (4.0, 0.89), (8.0, 0.90)]
 )
-def test_digits_are_classified_well_within_the_budget(run, epsilon, wanted):
+def test_digits_are_classified_well_within_the_budget(
+    run: Any, epsilon: Any, wanted: Any
+) -> None:
     accuracies = []
     for seed in range(5):
         outcome = run(
@@ -50,7 +55,7 @@ def test_digits_are_classified_well_within_the_budget(run, epsilon, wanted):
     assert np.mean(accuracies) >= wanted
 
 
-def test_the_summary_states_the_privacy(run):
+def test_the_summary_states_the_privacy(run: Any) -> None:
     said = run().summary
     assert said["differential_privacy"] == {
         "mode": "central",
@@ -65,7 +70,7 @@ def test_the_summary_states_the_privacy(run):
     assert said["ridge_lambda"] == pytest.approx(sigma * (2 * 64) ** 0.5)
 
 
-def test_what_is_written_down_is_the_release_and_no_more(run):
+def test_what_is_written_down_is_the_release_and_no_more(run: Any) -> None:
     outcome = run()
     exact = exact_statistics(FeatureMap(64, norm=1.0))
     saved = outcome.snapshot.statistics
@@ -87,7 +92,7 @@ def test_what_is_written_down_is_the_release_and_no_more(run):
     assert not {"contributions", "checkpoint.safetensors"} & names
 
 
-def test_the_bytes_do_not_tell_how_the_samples_are_spread(run):
+def test_the_bytes_do_not_tell_how_the_samples_are_spread(run: Any) -> None:
     one, other = (
         run(run_name="one", partition="iid"),
         run(run_name="other", partition="by-class"),
@@ -95,13 +100,13 @@ def test_the_bytes_do_not_tell_how_the_samples_are_spread(run):
     assert one.summary["upload_bytes"] == other.summary["upload_bytes"]
 
 
-def test_there_is_one_evaluation_whatever_the_rounds(run):
+def test_there_is_one_evaluation_whatever_the_rounds(run: Any) -> None:
     outcome = run(clients_per_round=2)
     lines = (outcome.directory / "metrics.jsonl").read_text().splitlines()[1:]
     assert ["accuracy" in json.loads(line) for line in lines] == [False] * 4 + [True]
 
 
-def test_too_few_clients_spend_no_privacy(run, tmp_path):
+def test_too_few_clients_spend_no_privacy(run: Any, tmp_path: Path) -> None:
     break_one = failing([3], times=9)
     with pytest.raises(RunError, match=r"9 of 10 .* Nothing was released"):
         run(before=break_one)
@@ -111,10 +116,10 @@ def test_too_few_clients_spend_no_privacy(run, tmp_path):
     assert outcome.summary["clients_counted"] == 9
 
 
-def test_the_reason_of_a_refusal_is_not_written_down(run):
+def test_the_reason_of_a_refusal_is_not_written_down(run: Any) -> None:
     """It may quote a sum, and a single client's at that."""
 
-    def too_large(context, request, reply):
+    def too_large(context: Context, request: RecordDict, reply: RecordDict) -> None:
         if context.node_config["partition-id"] == 3 and "arrays" in reply:
             Z, y = torch.full((2, 64), 9.0), torch.zeros(2, dtype=torch.int64)
             reply["arrays"] = pack_statistics(Z, y, 10, "dense", "float64")
@@ -134,7 +139,9 @@ def test_the_reason_of_a_refusal_is_not_written_down(run):
         {"method": "fed3r-rf", "rf_dim": 100, "rf_sigma": 3.0},
     ],
 )
-def test_with_hardly_any_noise_it_is_the_plain_solution(run, settings):
+def test_with_hardly_any_noise_it_is_the_plain_solution(
+    run: Any, settings: Any
+) -> None:
     outcome = run(dp_epsilon=1e9, ridge_lambda=0.5, **settings)
     model = outcome.model
     stats = exact_statistics(model.feature_map)
@@ -168,12 +175,16 @@ def test_with_hardly_any_noise_it_is_the_plain_solution(run, settings):
         ({"dp-epsilon": 0.0, "dp-mode": "distributed"}, "dp-epsilon must be > 0 with"),
     ],
 )
-def test_settings_that_would_undo_the_privacy_are_refused(settings, match):
+def test_settings_that_would_undo_the_privacy_are_refused(
+    settings: Any, match: str
+) -> None:
     with pytest.raises(ValueError, match=match):
         Config.from_run_config(DEFAULTS | PRIVATE | settings)
 
 
-def test_a_saved_release_can_be_solved_and_audited_but_not_changed(run, capsys):
+def test_a_saved_release_can_be_solved_and_audited_but_not_changed(
+    run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     outcome = run()
     W = outcome.model.W
     assert cli.main(["solve", str(outcome.directory)]) == 0

@@ -3,12 +3,15 @@
 Each ends in the right classifier or in a sentence, never in a wrong classifier.
 """
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from fed3r_app.data import load_dataset, split_rows
-from fed3r_app.server_app import RunError
+from fed3r_app.errors import RunError
 from tests.harness.fixtures import app_runs
 from tests.harness.pixels import (
     LAM,
@@ -32,12 +35,12 @@ EXACT = PIXELS | {
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch) -> AppRuns:
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppRuns:
     return app_runs(tmp_path, monkeypatch, EXACT, seed=0)
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Any:
     """Make an image folder: bright on either side, and a class without images."""
     parts = {"train": {"left": 6, "right": 6}, "test": {"left": 3, "right": 3}}
     made = save_sides(tmp_path / "images", parts)
@@ -45,13 +48,15 @@ def folder(tmp_path):
     return made
 
 
-def rounds_of(outcome):
+def rounds_of(outcome: Any) -> Any:
     return [line["round"] for line in outcome.metrics]
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet", "by-class"])
 @pytest.mark.parametrize("kappa", [0, 1, 4])
-def test_the_whole_app_gives_the_pooled_solution(run, partition, kappa):
+def test_the_whole_app_gives_the_pooled_solution(
+    run: AppRuns, partition: Any, kappa: Any
+) -> None:
     outcome = run(10, partition=partition, clients_per_round=kappa)
     assert_close(outcome.weights, pooled())
     assert outcome.summary["clients_counted"] == 10
@@ -59,15 +64,15 @@ def test_the_whole_app_gives_the_pooled_solution(run, partition, kappa):
 
 
 @pytest.mark.parametrize("upload", ["factor", "packed", "dense"])
-def test_the_form_of_the_upload_does_not_show(run, upload):
+def test_the_form_of_the_upload_does_not_show(run: AppRuns, upload: Any) -> None:
     assert_close(run(4, upload=upload).weights, pooled())
 
 
-def test_float32_is_the_same_to_its_digits(run):
+def test_float32_is_the_same_to_its_digits(run: AppRuns) -> None:
     assert_close(run(10, upload_dtype="float32").weights, pooled(), 1e-5)
 
 
-def test_all_files_of_a_run_are_there(run):
+def test_all_files_of_a_run_are_there(run: AppRuns) -> None:
     outcome = run(3)
     assert {path.name for path in outcome.directory.iterdir()} == {
         "config.json",
@@ -82,19 +87,25 @@ def test_all_files_of_a_run_are_there(run):
     assert rounds_of(outcome) == [1]
 
 
-def test_clients_without_images_are_counted_and_change_nothing(run, folder):
+def test_clients_without_images_are_counted_and_change_nothing(
+    run: AppRuns, folder: Path
+) -> None:
     outcome = run(30, dataset="imagefolder", data_path=str(folder), partition="iid")
     assert outcome.summary["clients_counted"] == 30
     assert outcome.summary["num_samples"] == 12
     assert_close(outcome.weights, pooled("imagefolder", str(folder)))
 
 
-def test_clients_with_one_image_each_give_the_pooled_solution(run, folder):
+def test_clients_with_one_image_each_give_the_pooled_solution(
+    run: AppRuns, folder: Path
+) -> None:
     outcome = run(12, dataset="imagefolder", data_path=str(folder), partition="iid")
     assert_close(outcome.weights, pooled("imagefolder", str(folder)))
 
 
-def test_a_class_that_nobody_has_is_named_and_never_predicted(run, folder):
+def test_a_class_that_nobody_has_is_named_and_never_predicted(
+    run: AppRuns, folder: Path
+) -> None:
     outcome = run(2, dataset="imagefolder", data_path=str(folder), partition="iid")
     assert outcome.summary["absent_classes"] == ["unseen"]
     assert outcome.summary["accuracy"] == 1.0
@@ -104,21 +115,25 @@ def test_a_class_that_nobody_has_is_named_and_never_predicted(run, folder):
     assert not model.W[:, unseen].any()
 
 
-def test_a_set_without_test_images_has_no_accuracy(run, folder):
+def test_a_set_without_test_images_has_no_accuracy(run: AppRuns, folder: Path) -> None:
     (folder / "test").rename(folder / "elsewhere")
     outcome = run(2, dataset="imagefolder", data_path=str(folder), partition="iid")
     assert outcome.summary["accuracy"] is None
     assert_close(outcome.weights, pooled("imagefolder", str(folder)))
 
 
-def test_a_damaged_image_names_the_file_and_the_client(run, folder):
+def test_a_damaged_image_names_the_file_and_the_client(
+    run: AppRuns, folder: Path
+) -> None:
     (folder / "train" / "left" / "3.png").write_bytes(b"no image")
     with pytest.raises(RunError, match=r"1 of 2 clients were counted.*3\.png"):
         run(2, dataset="imagefolder", data_path=str(folder), partition="by-class")
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])
-def test_a_damaged_cache_is_not_believed(run, tmp_path, damage):
+def test_a_damaged_cache_is_not_believed(
+    run: AppRuns, tmp_path: Path, damage: Any
+) -> None:
     run(3, run_name="first")
     for path in (tmp_path / "cache").glob("*/features.bin"):
         data = bytearray(path.read_bytes())
@@ -130,7 +145,7 @@ def test_a_damaged_cache_is_not_believed(run, tmp_path, damage):
     assert_close(run(3).weights, pooled())
 
 
-def test_weights_of_another_model_are_refused(run, tmp_path):
+def test_weights_of_another_model_are_refused(run: AppRuns, tmp_path: Path) -> None:
     torch.save({"layer.weight": torch.zeros(3)}, tmp_path / "wrong.pt")
     with pytest.raises(RunError, match=r"weights must be a state dict .*wrong\.pt"):
         run(
@@ -155,25 +170,27 @@ def test_weights_of_another_model_are_refused(run, tmp_path):
         ({"run_name": "new", "resume": True}, "resume = true, got no config"),
     ],
 )
-def test_wrong_settings_end_in_one_sentence(run, settings, sentence):
+def test_wrong_settings_end_in_one_sentence(
+    run: AppRuns, settings: Any, sentence: str
+) -> None:
     with pytest.raises(RunError, match=sentence) as caught:
         run(3, **settings)
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_run_is_not_overwritten(run):
+def test_a_run_is_not_overwritten(run: AppRuns) -> None:
     run(2)
     with pytest.raises(RunError, match="already holds a run"):
         run(2)
 
 
-def test_a_client_that_fails_once_is_in_the_result(run):
+def test_a_client_that_fails_once_is_in_the_result(run: AppRuns) -> None:
     outcome = run(10, before=failing([1], times=1))
     assert outcome.summary["status"] == "complete"
     assert_close(outcome.weights, pooled())
 
 
-def test_a_client_that_stays_away_is_named_and_can_be_asked_later(run):
+def test_a_client_that_stays_away_is_named_and_can_be_asked_later(run: AppRuns) -> None:
     sentence = r"9 of 10 clients .* missing: 1\. Client 1: Client 1 is ill\. What"
     with pytest.raises(RunError, match=sentence):
         run(10, before=failing([1], times=9))
@@ -187,14 +204,14 @@ def test_a_client_that_stays_away_is_named_and_can_be_asked_later(run):
     assert rounds_of(outcome) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_finished_run_can_be_resumed_to_no_effect(run):
+def test_a_finished_run_can_be_resumed_to_no_effect(run: AppRuns) -> None:
     before = run(4).summary
     after = run(4, resume=True).summary
     for key in ("accuracy", "rounds", "clients_counted", "num_samples"):
         assert after[key] == before[key]
 
 
-def test_a_run_is_not_resumed_with_other_data_or_features(run):
+def test_a_run_is_not_resumed_with_other_data_or_features(run: AppRuns) -> None:
     run(4)
     with pytest.raises(RunError, match="partition must be 'by-class', as in the run"):
         run(4, resume=True, partition="iid")
@@ -202,46 +219,52 @@ def test_a_run_is_not_resumed_with_other_data_or_features(run):
         run(5, resume=True)
 
 
-def test_enough_clients_are_enough(run):
+def test_enough_clients_are_enough(run: AppRuns) -> None:
     outcome = run(10, before=failing([1], times=9), min_clients=9)
     assert outcome.summary["status"] == "partial"
     assert outcome.summary["missing_clients"] == ["1"]
 
 
-def test_nobody_counted_is_an_error_without_a_model(run):
+def test_nobody_counted_is_an_error_without_a_model(run: AppRuns) -> None:
     with pytest.raises(RunError, match="0 of 2 clients were counted; missing: 0, 1"):
         run(2, before=failing([0, 1], times=9))
     assert not (run.last.directory / "model.safetensors").exists()
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_a_simulated_client_can_be_forgotten_and_the_run_goes_on(run, keep):
+def test_a_simulated_client_can_be_forgotten_and_the_run_goes_on(
+    run: AppRuns, keep: Any
+) -> None:
     outcome = run(10, keep_contributions=keep)
     parts = split_rows(load_dataset("digits", ""), "by-class", 10, alpha=0.1, seed=0)
     others = np.concatenate([rows for i, rows in enumerate(parts) if i != 3])
-    for settings in ({"forget": "3"}, {"forget": "3"}, {}):
-        outcome = run(10, keep_contributions=keep, resume=True, **settings)
+    for forget in ("3", "3", ""):
+        outcome = run(10, keep_contributions=keep, resume=True, forget=forget)
         assert_close(outcome.weights, pooled(rows=others))
     assert outcome.summary["clients_counted"] == outcome.summary["clients"] == 9
     assert len(outcome.summary["absent_classes"]) == 1
 
 
-REPLACE = {"sampling": "with-replacement", "clients_per_round": 2}
+REPLACE: dict[str, Any] = {"sampling": "with-replacement", "clients_per_round": 2}
 
 
-def test_rounds_with_replacement_that_run_out_give_a_partial_result(run):
+def test_rounds_with_replacement_that_run_out_give_a_partial_result(
+    run: AppRuns,
+) -> None:
     outcome = run(10, **REPLACE, statistics_rounds=3)
     result = outcome.summary
     assert (result["status"], result["rounds"]) == ("partial", 3)
     assert 2 <= result["clients_counted"] <= 6
 
 
-def test_too_few_clients_after_the_last_round_are_an_error_if_asked_for(run):
+def test_too_few_clients_after_the_last_round_are_an_error_if_asked_for(
+    run: AppRuns,
+) -> None:
     with pytest.raises(RunError, match="clients were counted"):
         run(10, **REPLACE, statistics_rounds=2, min_clients=8)
 
 
-def test_more_rounds_go_on_where_the_others_stopped(run):
+def test_more_rounds_go_on_where_the_others_stopped(run: AppRuns) -> None:
     run(10, **REPLACE, statistics_rounds=2)
     outcome = run(10, **REPLACE, statistics_rounds=0, resume=True)
     assert outcome.summary["status"] == "complete"
@@ -250,7 +273,9 @@ def test_more_rounds_go_on_where_the_others_stopped(run):
     assert whole.summary["rounds"] == outcome.summary["rounds"]
 
 
-def test_counted_clients_without_images_end_in_a_sentence(run, folder):
+def test_counted_clients_without_images_end_in_a_sentence(
+    run: AppRuns, folder: Path
+) -> None:
     with pytest.raises(RunError, match="have no images: there is nothing to solve"):
         run(
             400,
@@ -264,7 +289,7 @@ def test_counted_clients_without_images_end_in_a_sentence(run, folder):
         )
 
 
-def test_random_features_choose_their_width_from_the_clients(run):
+def test_random_features_choose_their_width_from_the_clients(run: AppRuns) -> None:
     outcome = run(5, method="fed3r-rf", rf_dim=200, ridge_lambda="auto")
     result = outcome.summary
     assert result["feature_dim"] == 200
@@ -275,14 +300,14 @@ def test_random_features_choose_their_width_from_the_clients(run):
     assert result["rf_sigma"] == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_client_evaluation_is_the_accuracy_on_all_training_images(run):
+def test_client_evaluation_is_the_accuracy_on_all_training_images(run: AppRuns) -> None:
     outcome = run(5, client_evaluation=True)
     Z, y = pixels()
     right = outcome.model.scores(Z).argmax(dim=1) == y
     assert outcome.summary["client_accuracy"] == float(right.double().mean())
 
 
-def test_the_intercept_and_the_class_means_run_too(run):
+def test_the_intercept_and_the_class_means_run_too(run: AppRuns) -> None:
     accuracy = run(5, fit_intercept=True, run_name="a").summary
     assert accuracy["feature_dim"] == SIZE * SIZE + 1
     means = run(5, method="fedncm", run_name="b").summary
