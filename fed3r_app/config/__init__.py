@@ -85,6 +85,11 @@ def _one_of(*choices: str) -> Reader:
     return _must_be(f"one of {', '.join(choices)}", lambda value: value in choices)
 
 
+def _method(key: str, value: Value) -> Value:
+    # Asked now, not at import: methods may be registered later.
+    return _one_of(*METHODS, "none")(key, value)
+
+
 def _at_least(least: int) -> Reader:
     rule = f"a whole number >= {least}"
     return _must_be(rule, lambda value: type(value) is int and value >= least)
@@ -138,7 +143,7 @@ class Config:
     image_size: Count = 96
     extract_dtype: Annotated[str, _one_of("float32", "bfloat16")] = "float32"
 
-    method: Annotated[str, _one_of(*METHODS, "none")] = "fed3r"
+    method: Annotated[str, _method] = "fed3r"
     ridge_lambda: AutoOrPositive = "auto"
     normalize_classes: Flag = True
     fit_intercept: Flag = False

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from fed3r_app.runs.model_file import SavedModel, save_model
 SIZE = 8
 
 
-def fed3r(*arguments, cwd=None, **environment):
+def fed3r(*arguments: Any, cwd: Any = None, **environment: Any) -> Any:
     """Run the command in a process of its own, and check that it ends politely."""
     done = subprocess.run(
         [sys.executable, "-m", "fed3r_app.cli", *map(str, arguments)],
@@ -33,7 +35,9 @@ def fed3r(*arguments, cwd=None, **environment):
     return done
 
 
-def save_run(folder, name="a", accuracy=0.96, **changes):
+def save_run(
+    folder: Path, name: str = "a", accuracy: float = 0.96, **changes: Any
+) -> Any:
     """Make a run whose model tells dark from bright by the pixels of an image."""
     run = RunDirectory.open(str(folder), name, resume=False)
     run.append_metrics({"round": 1, "accuracy": accuracy})
@@ -55,12 +59,12 @@ def save_run(folder, name="a", accuracy=0.96, **changes):
     return run
 
 
-def save_image(path, grey, mode="RGB"):
+def save_image(path: Path, grey: Any, mode: str = "RGB") -> Any:
     Image.fromarray(np.full((12, 20, 3), grey, dtype=np.uint8)).convert(mode).save(path)
     return path
 
 
-def test_show_prints_the_table_and_where_the_picture_is(tmp_path):
+def test_show_prints_the_table_and_where_the_picture_is(tmp_path: Path) -> None:
     run = save_run(tmp_path)
     done = fed3r("show", run.path)
     assert done.returncode == 0 and done.stderr == ""
@@ -68,7 +72,7 @@ def test_show_prints_the_table_and_where_the_picture_is(tmp_path):
     assert f"Picture  {run.curves_path}" in done.stdout
 
 
-def test_a_reader_that_has_seen_enough_is_not_an_error(tmp_path):
+def test_a_reader_that_has_seen_enough_is_not_an_error(tmp_path: Path) -> None:
     run = save_run(tmp_path)
     command = [sys.executable, "-m", "fed3r_app.cli", "show", str(run.path)]
     reading, writing = os.pipe()
@@ -78,7 +82,7 @@ def test_a_reader_that_has_seen_enough_is_not_an_error(tmp_path):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_show_takes_the_latest_run_by_default(tmp_path):
+def test_show_takes_the_latest_run_by_default(tmp_path: Path) -> None:
     save_run(tmp_path / "results", "a")
     save_run(tmp_path / "results", "b", accuracy=0.5)
     save_run(tmp_path / "elsewhere", "c", accuracy=0.25)
@@ -89,14 +93,14 @@ def test_show_takes_the_latest_run_by_default(tmp_path):
     assert done.returncode == 0 and "25.0 %" in done.stdout
 
 
-def test_show_without_a_finished_run_is_one_sentence(tmp_path):
+def test_show_without_a_finished_run_is_one_sentence(tmp_path: Path) -> None:
     done = fed3r("show", cwd=tmp_path, FED3R_OUTPUT_DIR="")
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
     assert "must hold a finished run" in done.stderr
 
 
-def test_show_does_not_wait_for_torch(tmp_path):
+def test_show_does_not_wait_for_torch(tmp_path: Path) -> None:
     script = (
         "import sys; from fed3r_app.cli import main; main(sys.argv[1:])\n"
         "assert 'torch' not in sys.modules"
@@ -105,7 +109,7 @@ def test_show_does_not_wait_for_torch(tmp_path):
     assert subprocess.run(arguments, stdout=subprocess.DEVNULL).returncode == 0
 
 
-def test_predict_prints_a_line_for_each_image(tmp_path):
+def test_predict_prints_a_line_for_each_image(tmp_path: Path) -> None:
     run = save_run(tmp_path / "runs")
     dark = save_image(tmp_path / "d ä.png", 51)
     bright = save_image(tmp_path / "b.jpg", 204, mode="L")
@@ -117,7 +121,7 @@ def test_predict_prints_a_line_for_each_image(tmp_path):
     ]
 
 
-def test_images_that_cannot_be_read_do_not_stop_the_others(tmp_path):
+def test_images_that_cannot_be_read_do_not_stop_the_others(tmp_path: Path) -> None:
     run = save_run(tmp_path / "runs")
     good = save_image(tmp_path / "good.png", 204)
     cut = save_image(tmp_path / "cut.png", 204)
@@ -138,8 +142,8 @@ def test_images_that_cannot_be_read_do_not_stop_the_others(tmp_path):
 
 
 def test_a_relative_path_starts_from_the_current_directory(
-    tmp_path, monkeypatch, capsys
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     save_run(tmp_path / "results")
     save_image(tmp_path / "x.png", 0)
     monkeypatch.chdir(tmp_path)
@@ -147,7 +151,9 @@ def test_a_relative_path_starts_from_the_current_directory(
     assert capsys.readouterr().out == "x.png: dark (0.500), bright (0.000)\n"
 
 
-def test_other_weights_than_the_models_are_refused(tmp_path, capsys):
+def test_other_weights_than_the_models_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = save_run(
         tmp_path,
         backbone=BackboneSpec("pixels", "none", SIZE, digest="0123456789abcdef"),
@@ -158,7 +164,9 @@ def test_other_weights_than_the_models_are_refused(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("content", [None, b"", b"damaged" * 100])
-def test_a_missing_or_damaged_model_is_one_sentence(tmp_path, capsys, content):
+def test_a_missing_or_damaged_model_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: Any
+) -> None:
     run = RunDirectory(tmp_path)
     if content is not None:
         run.model_path.write_bytes(content)
@@ -172,7 +180,9 @@ def test_a_missing_or_damaged_model_is_one_sentence(tmp_path, capsys, content):
     "arguments",
     [[], ["dance"], ["predict"], ["predict", "a"], ["predict", "a", "b", "--top=0"]],
 )
-def test_wrong_usage_ends_with_2(arguments, capsys):
+def test_wrong_usage_ends_with_2(
+    arguments: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert "usage: fed3r" in capsys.readouterr().err
@@ -182,7 +192,9 @@ def test_wrong_usage_ends_with_2(arguments, capsys):
     ("command", "word"),
     [([], "classify images"), (["show"], "FED3R_OUTPUT_DIR"), (["predict"], "--top K")],
 )
-def test_help_says_what_to_type(command, word, capsys):
+def test_help_says_what_to_type(
+    command: Any, word: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([*command, "--help"])
     output = capsys.readouterr().out

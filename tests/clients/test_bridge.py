@@ -1,22 +1,19 @@
 """Messages to NumPyClients and back, with real Messages."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.client import NumPyClient
-from flwr.supercore.task_identity import TaskIdentity
 
 from clients import bridge
+from strategies.flower_internals import stamp
+
+CONTEXT: Any = None  # no handler here looks at it
 
 
-@pytest.fixture(autouse=True)
-def _a_run(monkeypatch):
-    """Messages can only be made inside a run."""
-    for name in ("_run_id", "_node_id", "_task_id"):
-        monkeypatch.setattr(TaskIdentity, name, 1)
-
-
-def request(**config):
+def request(**config: Any) -> Any:
     content = RecordDict(
         {
             "arrays": ArrayRecord({"x": Array(np.arange(3.0))}),
@@ -24,23 +21,23 @@ def request(**config):
         }
     )
     message = Message(content, dst_node_id=7, message_type="train.statistics")
-    message.metadata.__dict__["_message_id"] = "the request"
+    stamp(message, "the request", 1)
     return message
 
 
-def name_arrays(arrays):
+def name_arrays(arrays: Any) -> Any:
     return ArrayRecord({f"a{i}": Array(array) for i, array in enumerate(arrays)})
 
 
 class Doubler(NumPyClient):
-    def fit(self, parameters, config):
+    def fit(self, parameters: Any, config: Any) -> Any:
         return [2 * parameters[0], parameters[0]], 5, {"lr": config["lr"]}
 
-    def evaluate(self, parameters, config):
+    def evaluate(self, parameters: Any, config: Any) -> Any:
         return 0.5, 5, {"correct": 4}
 
 
-def test_fit_gets_arrays_and_config_and_its_reply_has_names():
+def test_fit_gets_arrays_and_config_and_its_reply_has_names() -> None:
     reply = bridge.fit(Doubler(), request(lr=0.1), name_arrays)
     arrays = reply.content.array_records["arrays"]
     assert list(arrays) == ["a0", "a1"]
@@ -51,7 +48,7 @@ def test_fit_gets_arrays_and_config_and_its_reply_has_names():
     }
 
 
-def test_evaluate_replies_with_numbers():
+def test_evaluate_replies_with_numbers() -> None:
     reply = bridge.evaluate(Doubler(), request())
     assert dict(reply.content.metric_records["metrics"]) == {
         "num-examples": 5,
@@ -60,7 +57,7 @@ def test_evaluate_replies_with_numbers():
     }
 
 
-def test_replies_go_back_to_who_asked():
+def test_replies_go_back_to_who_asked() -> None:
     message = request(lr=1.0)
     reply = bridge.fit(Doubler(), message, name_arrays)
     assert reply.metadata.reply_to_message_id == "the request"
@@ -75,22 +72,24 @@ def test_replies_go_back_to_who_asked():
         (MemoryError(), "MemoryError()"),
     ],
 )
-def test_what_is_raised_becomes_an_error_reply_with_the_sentence(error, reason):
+def test_what_is_raised_becomes_an_error_reply_with_the_sentence(
+    error: Any, reason: str
+) -> None:
     @bridge.reply_with_errors
-    def handler(message, context):
+    def handler(message: Message, context: Any) -> Message:
         raise error
 
-    reply = handler(request(), None)
+    reply = handler(request(), CONTEXT)
     assert reply.has_error()
     assert reply.error.reason.startswith(reason)
     assert reply.metadata.reply_to_message_id == "the request"
 
 
-def test_a_request_without_arrays_is_an_error_reply():
+def test_a_request_without_arrays_is_an_error_reply() -> None:
     @bridge.reply_with_errors
-    def handler(message, context):
+    def handler(message: Message, context: Any) -> Message:
         return bridge.fit(Doubler(), message, name_arrays)
 
     message = Message(RecordDict(), dst_node_id=7, message_type="train.statistics")
-    message.metadata.__dict__["_message_id"] = "the request"
-    assert handler(message, None).has_error()
+    stamp(message, "the request", 1)
+    assert handler(message, CONTEXT).has_error()

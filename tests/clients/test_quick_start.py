@@ -7,7 +7,7 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[2]
 
 
-def test_a_plain_hello_needs_no_torch():
+def test_a_plain_hello_needs_no_torch() -> None:
     program = """
 import sys
 from flwr.app import ConfigRecord, Context, Message, RecordDict

@@ -1,6 +1,7 @@
 """The client of the closed form: its statistics and its evaluations."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,33 +22,33 @@ from fed3r_app.wire import name_arrays, unpack_statistics
 D, C = 6, 4
 
 
-def features(n, seed=0):
+def features(n: int, seed: int = 0) -> Any:
     return torch.from_numpy(np.random.default_rng(seed).normal(size=(n, D)))
 
 
-def labels(n, seed=0):
+def labels(n: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).integers(C, size=n)
 
 
-def local_data(n, seed=0):
+def local_data(n: int, seed: int = 0) -> Any:
     """Return n samples, whose rows in the data set are 100, 101, …"""
     Z, y = features(n, seed), labels(n, seed)
     return LocalData(np.arange(100, 100 + n), y, lambda rows: Z[rows - 100], C)
 
 
-def client(n, form="factor", feature_map=None):
+def client(n: int, form: str = "factor", feature_map: Any = None) -> Any:
     data = local_data(n)
     return StatisticsClient(data, feature_map or FeatureMap(D), form, "float64")
 
 
-def statistics(made):
+def statistics(made: Any) -> Any:
     arrays, n, _ = made.fit([], {})
     return unpack_statistics(name_arrays(arrays)), n
 
 
 @pytest.mark.parametrize("form", ["factor", "packed", "dense"])
 @pytest.mark.parametrize("n", [0, 1, 2, 50])
-def test_fit_gives_the_statistics_of_all_samples(n, form):
+def test_fit_gives_the_statistics_of_all_samples(n: int, form: str) -> None:
     got, count = statistics(client(n, form))
     expected = RidgeStatistics.of(features(n), torch.from_numpy(labels(n)), C)
     assert count == n
@@ -57,7 +58,7 @@ def test_fit_gives_the_statistics_of_all_samples(n, form):
 
 
 @pytest.mark.parametrize("form", ["factor", "packed"])
-def test_chunks_don_t_show(monkeypatch, form):
+def test_chunks_don_t_show(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     whole, _ = statistics(client(50, form))
     monkeypatch.setattr(module, "_CHUNK", 7)
     assert len(list(local_data(50).chunks(FeatureMap(D)))) == 8
@@ -66,19 +67,19 @@ def test_chunks_don_t_show(monkeypatch, form):
     torch.testing.assert_close(chunked.b, whole.b, rtol=1e-12, atol=1e-12)
 
 
-def test_the_feature_map_is_applied():
+def test_the_feature_map_is_applied() -> None:
     got, _ = statistics(client(9, feature_map=FeatureMap(D, intercept=True)))
     assert got.d == D + 1
     assert got.A[-1, -1] == pytest.approx(9.0)
 
 
-def test_features_of_another_backbone_are_refused():
+def test_features_of_another_backbone_are_refused() -> None:
     with pytest.raises(ValueError, match=f"d = {D + 1} columns, got {D}"):
         client(3, feature_map=FeatureMap(D + 1)).fit([], {})
 
 
 @pytest.mark.parametrize("n", [0, 1, 50])
-def test_evaluate_counts_what_is_right(n):
+def test_evaluate_counts_what_is_right(n: int) -> None:
     Z, y = features(60, seed=1), torch.from_numpy(labels(60, seed=1))
     W = solve_ridge(RidgeStatistics.of(Z, y, C), 0.1)
     present = torch.tensor([True, True, True, False])
@@ -90,10 +91,10 @@ def test_evaluate_counts_what_is_right(n):
     assert (loss == 0) == (n == 0)
 
 
-def test_evaluate_reads_the_features_once():
+def test_evaluate_reads_the_features_once() -> None:
     data, read = local_data(5), []
 
-    def read_features(rows):
+    def read_features(rows: Any) -> Any:
         read.extend(rows)
         return data.read_features(rows)
 
@@ -103,13 +104,13 @@ def test_evaluate_reads_the_features_once():
     assert read == list(data.rows)
 
 
-def test_the_loss_of_equal_scores_is_that_of_guessing():
+def test_the_loss_of_equal_scores_is_that_of_guessing() -> None:
     present = np.ones(C, dtype=bool)
     loss, _, _ = client(20).evaluate([np.zeros((D, C)), present], {})
     assert loss == pytest.approx(np.log(C))
 
 
-def test_moments_are_those_of_all_samples(monkeypatch):
+def test_moments_are_those_of_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CHUNK", 7)
     moments, expected = client(20).moments(), FeatureMoments.of(features(20))
     assert moments.n == 20
@@ -117,7 +118,7 @@ def test_moments_are_those_of_all_samples(monkeypatch):
     torch.testing.assert_close(moments.total, expected.total)
 
 
-def test_a_client_without_images_has_moments_of_zero():
+def test_a_client_without_images_has_moments_of_zero() -> None:
     moments = client(0).moments()
     assert (moments.n, moments.squared_norms) == (0, 0.0)
     assert moments.total.tolist() == [0.0] * D

@@ -4,11 +4,10 @@ import json
 import shutil
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from fed3r_app import client_app, server_app
 from fed3r_app.cli import main as fed3r
@@ -19,7 +18,9 @@ from fed3r_app.features.extraction import extract_features
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.ledger import Ledger
 from fed3r_app.runs.model_file import load_model, saved_backbone
-from simulation.engines.inline import InlineGrid, run_inline
+from simulation.engines.inline import run_inline
+from tests.harness.grid import SpyGrid
+from tests.harness.runs import AppRuns
 
 HERE = Path(__file__).parent / "v0_1"
 SAID = json.loads((HERE / "scores.json").read_text())
@@ -33,16 +34,16 @@ CHANGES = [
 
 
 @pytest.fixture(autouse=True)
-def _cache(tmp_path, monkeypatch):
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FED3R_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("FED3R_OUTPUT_DIR", str(tmp_path))
 
 
 @pytest.fixture
-def copy(tmp_path):
+def copy(tmp_path: Path) -> Any:
     """Copy a run of 0.1 to where it may change."""
 
-    def make(name):
+    def make(name: str) -> Any:
         made = NUMBERS["made_with"]
         if name == "random-features-conv" and any(
             metadata.version(package) != made[package]
@@ -54,7 +55,7 @@ def copy(tmp_path):
     return make
 
 
-def values_of(text):
+def values_of(text: str) -> Any:
     """Return the right column of a table, without what only 0.1 printed."""
     lines = [line for line in text.splitlines() if "  " in line.strip()]
     return [
@@ -64,7 +65,7 @@ def values_of(text):
     ]
 
 
-def assert_model_as(run, stem):
+def assert_model_as(run: Any, stem: Any) -> None:
     """Compare the model of a run with what 0.1 came to."""
     model = load_model(run / "model.safetensors")
     path = HERE / "expected" / f"expected-{stem}.safetensors"
@@ -81,7 +82,7 @@ def assert_model_as(run, stem):
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_images_have_the_same_scores(copy, name):
+def test_images_have_the_same_scores(copy: Any, name: str) -> None:
     model = load_model(copy(name) / "model.safetensors")
     backbone = saved_backbone(model)
     for image, scores in SAID[name]["scores"].items():
@@ -98,7 +99,9 @@ def test_images_have_the_same_scores(copy, name):
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_show_predict_and_audit_say_the_same(copy, name, capsys):
+def test_show_predict_and_audit_say_the_same(
+    copy: Any, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     run, said = copy(name), SAID[name]
     assert fed3r(["show", str(run)]) == 0
     assert values_of(capsys.readouterr().out) == values_of(said["show"]["stdout"])
@@ -115,7 +118,9 @@ def test_show_predict_and_audit_say_the_same(copy, name, capsys):
 
 
 @pytest.mark.parametrize(("name", "what"), CHANGES)
-def test_solving_and_forgetting_come_to_the_same(copy, name, what, capsys):
+def test_solving_and_forgetting_come_to_the_same(
+    copy: Any, name: str, what: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     run, said = copy(name), SAID[name]
     options = {
         "solve": ["solve", str(run)],
@@ -132,38 +137,38 @@ def test_solving_and_forgetting_come_to_the_same(copy, name, what, capsys):
     ("name", "clients", "changes"),
     [("closed-form-lambda", 6, {}), ("fine-tuned-pixels", 4, {"rounds": 3})],
 )
-def test_a_resumed_run_ends_as_it_did(copy, name, clients, changes):
+def test_a_resumed_run_ends_as_it_did(
+    copy: Any, name: str, clients: Any, changes: Any
+) -> None:
     run = copy(name)
     config = RunDirectory(run).read_config() | {"resume": True, **changes}
     run_inline(server_app.app, client_app.app, clients, config)
     assert_model_as(run, f"{name}-resumed")
 
 
-def test_nodes_with_their_own_images_join_a_run_of_0_1(copy):
+def test_nodes_with_their_own_images_join_a_run_of_0_1(copy: Any) -> None:
     run = copy("local-nodes")
     config = RunDirectory(run).read_config() | {"resume": True}
-    grid = InlineGrid(client_app.app, 0, config)
+    grid = SpyGrid(seed=None)
     for number, folder in enumerate(
         HERE / "images-of-nodes" / name
         for name in ("clinic-a", "clinic-b", "clinic-c", "clinic-10")
     ):
         node = {"data-path": str(folder), "client-id": folder.name}
-        grid._contexts[101 + 7 * number] = Context(
-            grid.run_id, 101 + 7 * number, node, RecordDict(), dict(config)
-        )
-    TaskIdentity.run_id, TaskIdentity.node_id = grid.run_id, 1
-    TaskIdentity.task_id = grid.run_id
-    server_app.app(grid, Context(grid.run_id, 1, {}, RecordDict(), config))
+        grid.connect(101 + 7 * number, node, config)
+    AppRuns(run.parent, {}).on(grid, config)
     assert_model_as(run, "local-nodes-resumed")
 
 
-def test_every_key_has_the_value_that_0_1_gave_it():
+def test_every_key_has_the_value_that_0_1_gave_it() -> None:
     assert CONFIG_V0_1.keys() == DEFAULTS.keys()
     then = {k: v for k, v in NUMBERS["defaults"].items() if k in CONFIG_V0_1}
     assert {k: CONFIG_V0_1[k] for k in then} == then
 
 
-def test_a_key_that_a_file_of_0_1_lacks_has_the_value_of_0_1(copy, monkeypatch):
+def test_a_key_that_a_file_of_0_1_lacks_has_the_value_of_0_1(
+    copy: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = RunDirectory(copy("closed-form-pixels"))
     stored = json.loads(run.config_path.read_text())
     del stored["temperature"]
@@ -172,15 +177,15 @@ def test_a_key_that_a_file_of_0_1_lacks_has_the_value_of_0_1(copy, monkeypatch):
     assert run.read_config()["temperature"] == 0.1
 
 
-def newer_json(path):
+def newer_json(path: Path) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "format": 99}))
 
 
-def newer_lines(path):
+def newer_lines(path: Path) -> None:
     path.write_text('{"format": 99, "kind": "x"}\n' + path.read_text())
 
 
-def newer_tensors(path):
+def newer_tensors(path: Path) -> None:
     data = path.read_bytes()
     kind = b"version 1" if b"version 1" in data[:4096] else b"version 2"
     path.write_bytes(data.replace(kind, b"version 9", 1))
@@ -196,7 +201,9 @@ def newer_tensors(path):
         ("statistics.safetensors", newer_tensors, "solve"),
     ],
 )
-def test_what_a_newer_version_wrote_is_refused(copy, file, change, command, capsys):
+def test_what_a_newer_version_wrote_is_refused(
+    copy: Any, file: Any, change: Any, command: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     run = copy("closed-form-pixels")
     change(run / file)
     assert fed3r([command, str(run)]) == 1

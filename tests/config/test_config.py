@@ -3,6 +3,7 @@
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,13 +18,13 @@ from fed3r_app.config import (
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
-def read(**changes):
+def read(**changes: Any) -> Any:
     return Config.from_run_config(
         DEFAULTS | {key.replace("_", "-"): value for key, value in changes.items()}
     )
 
 
-def test_pyproject_repeats_the_defaults_in_their_order():
+def test_pyproject_repeats_the_defaults_in_their_order() -> None:
     table = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
     assert list(table.items()) == list(DEFAULTS.items())
     assert [type(value) for value in table.values()] == list(
@@ -31,16 +32,16 @@ def test_pyproject_repeats_the_defaults_in_their_order():
     )
 
 
-def test_the_defaults_are_valid_and_come_back():
+def test_the_defaults_are_valid_and_come_back() -> None:
     assert Config.from_run_config(DEFAULTS).to_run_config() == DEFAULTS
 
 
-def test_settings_survive_the_way_to_a_run_config_and_back():
+def test_settings_survive_the_way_to_a_run_config_and_back() -> None:
     config = replace(read(), ridge_lambda=0.01, clients_per_round=7, run_name="a")
     assert Config.from_run_config(config.to_run_config()) == config
 
 
-def test_whole_numbers_are_read_as_numbers_where_a_fraction_may_stand():
+def test_whole_numbers_are_read_as_numbers_where_a_fraction_may_stand() -> None:
     assert read(ridge_lambda=1).ridge_lambda == 1.0
     assert isinstance(read(alpha=1).alpha, float)
 
@@ -49,7 +50,7 @@ GOES_WITH = {"dp-epsilon": {"upload": "dense", "upload-dtype": "float64"}}
 
 
 @pytest.mark.parametrize("key", DEFAULTS)
-def test_every_key_refuses_a_value_of_another_kind_by_name(key):
+def test_every_key_refuses_a_value_of_another_kind_by_name(key: Any) -> None:
     refused = []
     for value in (1.5, "no such value"):
         try:
@@ -63,17 +64,17 @@ def test_every_key_refuses_a_value_of_another_kind_by_name(key):
 
 
 @pytest.mark.parametrize("key", DEFAULTS)
-def test_a_missing_key_has_its_default(key):
+def test_a_missing_key_has_its_default(key: Any) -> None:
     rest = {name: value for name, value in DEFAULTS.items() if name != key}
     assert Config.from_run_config(rest) == read()
 
 
-def test_a_typo_is_answered_with_the_nearest_key():
+def test_a_typo_is_answered_with_the_nearest_key() -> None:
     with pytest.raises(ValueError, match=r"'ridge-lamda' is not known.*'ridge-lambda'"):
         read(ridge_lamda=1.0)
 
 
-def test_a_key_like_no_other_is_refused_too():
+def test_a_key_like_no_other_is_refused_too() -> None:
     with pytest.raises(ValueError, match=r"'qqq' is not known. See"):
         read(qqq=1)
 
@@ -102,7 +103,9 @@ def test_a_key_like_no_other_is_refused_too():
         ("upload-dtype", "int8", "one of float32, float64, float16, got 'int8'"),
     ],
 )
-def test_a_bad_value_gets_the_rule_and_the_value(key, value, rule):
+def test_a_bad_value_gets_the_rule_and_the_value(
+    key: Any, value: Any, rule: Any
+) -> None:
     with pytest.raises(ValueError) as caught:
         read(**{key: value})
     assert str(caught.value).startswith(f"{key} must be ")
@@ -123,12 +126,14 @@ def test_a_bad_value_gets_the_rule_and_the_value(key, value, rule):
         ({"resume": True}, "run-name must name the run to resume"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(changes, named):
+def test_settings_that_contradict_each_other_are_refused(
+    changes: Any, named: Any
+) -> None:
     with pytest.raises(ValueError, match=named):
         read(**changes)
 
 
-def test_one_setting_can_be_checked_by_itself():
+def test_one_setting_can_be_checked_by_itself() -> None:
     check_setting("alpha", 1)
     with pytest.raises(ValueError, match="alpha must be a number >= 0, got 'big'"):
         check_setting("alpha", "big")
@@ -136,14 +141,14 @@ def test_one_setting_can_be_checked_by_itself():
         check_setting("alhpa", 1)
 
 
-def test_a_value_of_another_type_is_refused_however_equal_it_is():
+def test_a_value_of_another_type_is_refused_however_equal_it_is() -> None:
     # The same run config is read once; 1 equals true, and is not allowed here.
     assert read(resume=True, run_name="a").resume
     with pytest.raises(ValueError, match="resume must be true or false, got 1"):
         read(resume=1, run_name="a")
 
 
-def test_the_same_run_config_is_read_once():
+def test_the_same_run_config_is_read_once() -> None:
     assert read(seed=3) is read(seed=3)
     assert read(seed=3) is not read(seed=4)
 
@@ -152,16 +157,16 @@ def test_the_same_run_config_is_read_once():
     ("dim", "interval"),
     [(0, 50), (2000, 50), (5000, 125), (10_000, 250), (90_000, 250)],
 )
-def test_larger_systems_are_solved_less_often(dim, interval):
+def test_larger_systems_are_solved_less_often(dim: Any, interval: Any) -> None:
     assert read().evaluation_interval(1000, dim) == interval
     assert read(eval_every=7).evaluation_interval(1000, dim) == 7
 
 
-def test_few_rounds_are_all_evaluated():
+def test_few_rounds_are_all_evaluated() -> None:
     assert read().evaluation_interval(10, 1280) == 1
 
 
-def test_a_retired_key_is_ignored_and_named_where_it_was_set():
+def test_a_retired_key_is_ignored_and_named_where_it_was_set() -> None:
     assert Config.from_run_config(DEFAULTS | {"early-stopping": 3}) == read()
     assert retired_keys(DEFAULTS | {"early-stopping": 0}) == {}
     assert retired_keys(DEFAULTS | {"early-stopping": 3}) == {

@@ -1,5 +1,7 @@
 """The paper's cost formulas, against numbers worked out by hand."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -32,17 +34,17 @@ FORWARD, BACKBONE = 332.9e6, 2_223_872
     ids=["Landmarks", "iNaturalist", "CIFAR-100"],
 )
 def test_dense_uploads_of_the_papers_federations(
-    num_classes, num_clients, per_client, in_all
-):
+    num_classes: int, num_clients: int, per_client: Any, in_all: Any
+) -> None:
     assert statistics_upload_bytes(1280, num_classes) == per_client
     assert statistics_upload_bytes(1280, num_classes, num_clients) == in_all
 
 
-def test_class_means_need_no_matrix_between_features():
+def test_class_means_need_no_matrix_between_features() -> None:
     assert class_means_upload_bytes(1280, 100, num_clients=100) == 51_200_000
 
 
-def test_dense_upload_with_random_features():
+def test_dense_upload_with_random_features() -> None:
     # (10,000^2 + 10,000 * 1203) * 4
     assert statistics_upload_bytes(10_000, 1203) == 448_120_000
 
@@ -58,25 +60,25 @@ def test_dense_upload_with_random_features():
     ids=["Landmarks", "iNaturalist", "CIFAR-100"],
 )
 def test_flops_of_an_average_client_of_the_papers_federations(
-    mean_samples, num_classes, expected
-):
+    mean_samples: Any, num_classes: int, expected: Any
+) -> None:
     flops = statistics_flops(mean_samples, 1280, num_classes, FORWARD)
     assert flops == pytest.approx(expected, rel=1e-12)
 
 
-def test_flops_with_random_features():
+def test_flops_with_random_features() -> None:
     # 10,000 * 10,001 / 2 = 50,005,000 and 10,000 * 1203 = 12,030,000
     flops = statistics_flops(2, 10_000, 1203, FORWARD)
     assert flops == 2 * (332_900_000 + 50_005_000 + 12_030_000)
 
 
-def test_the_forward_pass_of_mobilenet_is_the_papers():
+def test_the_forward_pass_of_mobilenet_is_the_papers() -> None:
     flops = count_forward_flops(mobilenet_v2().features.eval(), 224)
     assert flops == 332_884_832
     assert round(flops / 1e6, 1) == 332.9
 
 
-def test_a_network_counted_by_hand():
+def test_a_network_counted_by_hand() -> None:
     network = nn.Sequential(
         nn.Conv2d(1, 2, 3),  # 6 x 6 x 2 outputs of 9 multiply-adds
         nn.BatchNorm2d(2),  # 72 values
@@ -90,7 +92,7 @@ def test_a_network_counted_by_hand():
     assert count_forward_flops(network, 8, channels=1) == expected
 
 
-def test_counting_leaves_the_network_as_it_was():
+def test_counting_leaves_the_network_as_it_was() -> None:
     network = nn.Sequential(nn.Conv2d(3, 2, 3), nn.BatchNorm2d(2)).double().eval()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     count_forward_flops(network, 8)
@@ -99,7 +101,7 @@ def test_counting_leaves_the_network_as_it_was():
     assert not network[1]._forward_hooks
 
 
-def test_pixels_cost_nothing():
+def test_pixels_cost_nothing() -> None:
     assert count_forward_flops(nn.Flatten(), 8, channels=1) == 0
 
 
@@ -114,7 +116,7 @@ def test_pixels_cost_nothing():
     ],
     ids=["Landmarks", "iNaturalist", "CIFAR-100"],
 )
-def test_values_of_a_round_of_fine_tuning(num_classes, full, lp):
+def test_values_of_a_round_of_fine_tuning(num_classes: int, full: Any, lp: Any) -> None:
     expected = {"full": full, "lp": lp, "feat": 2_223_872}
     for finetune, values in expected.items():
         sizes = (BACKBONE, 1280 * num_classes)
@@ -122,7 +124,7 @@ def test_values_of_a_round_of_fine_tuning(num_classes, full, lp):
         assert trained_values(finetune, *sizes, scaffold=True) == 2 * values
 
 
-def test_the_backbone_of_the_paper_has_so_many_values():
+def test_the_backbone_of_the_paper_has_so_many_values() -> None:
     values = sum(value.numel() for value in mobilenet_v2().features.parameters())
     assert values == BACKBONE
 
@@ -138,9 +140,9 @@ def test_the_backbone_of_the_paper_has_so_many_values():
     ids=["Landmarks", "iNaturalist", "CIFAR-100"],
 )
 def test_all_bytes_of_the_papers_training(
-    num_classes, rounds, fedavg, scaffold_lp, feat
-):
-    def bytes_of(finetune, scaffold):
+    num_classes: int, rounds: Any, fedavg: Any, scaffold_lp: Any, feat: Any
+) -> None:
+    def bytes_of(finetune: Any, scaffold: Any) -> Any:
         values = trained_values(finetune, BACKBONE, 1280 * num_classes, scaffold)
         return training_bytes(values, 10, rounds)
 
@@ -151,7 +153,7 @@ def test_all_bytes_of_the_papers_training(
     assert bytes_of("feat", scaffold=False) == feat
 
 
-def test_fed3r_downloads_a_backbone_once_or_nothing():
+def test_fed3r_downloads_a_backbone_once_or_nothing() -> None:
     assert backbone_download_bytes(0, num_clients=1262) == 0
     # 2,223,872 values of 4 bytes to each of 1262 clients
     assert backbone_download_bytes(BACKBONE, num_clients=1262) == 11_226_105_856
@@ -168,20 +170,20 @@ def test_fed3r_downloads_a_backbone_once_or_nothing():
     ids=["Landmarks", "iNaturalist", "CIFAR-100"],
 )
 def test_average_flops_of_the_papers_fedavg(
-    num_classes, num_clients, samples, rounds, expected
-):
+    num_classes: int, num_clients: int, samples: Any, rounds: Any, expected: Any
+) -> None:
     flops = training_flops("full", samples, 1, FORWARD, 1280 * num_classes)
     average = average_flops(flops, 10, rounds, num_clients)
     assert average == pytest.approx(expected, rel=1e-12)
 
 
-def test_fed3r_costs_the_average_client_one_pass():
+def test_fed3r_costs_the_average_client_one_pass() -> None:
     # 126 rounds of 10 reach 1260 clients once.
     flops = statistics_flops(119.9, 1280, 2028, FORWARD)
     assert average_flops(flops, 10, 126, 1260) == pytest.approx(flops)
 
 
-def test_a_curve_of_two_phases_adds_both():
+def test_a_curve_of_two_phases_adds_both() -> None:
     # CIFAR-100: Fed3R once, then a round of FedAvg with 10 of 100 clients.
     fed3r = statistics_flops(500, 1280, 100, FORWARD)
     fedavg = training_flops("full", 500, 1, FORWARD, 128_000)
@@ -200,7 +202,9 @@ def test_a_curve_of_two_phases_adds_both():
     ],
     ids=["Landmarks", "iNaturalist", "CIFAR-100"],
 )
-def test_flops_of_a_round_of_fine_tuning(num_classes, n, epochs, full, lp):
+def test_flops_of_a_round_of_fine_tuning(
+    num_classes: int, n: int, epochs: Any, full: Any, lp: Any
+) -> None:
     expected = {"full": full, "feat": full, "lp": lp}
     for finetune, flops in expected.items():
         got = training_flops(finetune, n, epochs, FORWARD, 1280 * num_classes)
@@ -210,6 +214,8 @@ def test_flops_of_a_round_of_fine_tuning(num_classes, n, epochs, full, lp):
 @pytest.mark.parametrize(
     ("num_classes", "model_mflops"), [(2028, 335.5), (1203, 334.4), (100, 333.0)]
 )
-def test_the_forward_pass_of_the_whole_model_is_the_papers(num_classes, model_mflops):
+def test_the_forward_pass_of_the_whole_model_is_the_papers(
+    num_classes: int, model_mflops: Any
+) -> None:
     flops = training_flops("full", 1, 1, FORWARD, 1280 * num_classes) / 3
     assert round(flops / 1e6, 1) == model_mflops

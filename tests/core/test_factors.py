@@ -1,38 +1,42 @@
 """Factors: the same sums, and nothing but the sums."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fed3r_app.core import FactorBuilder, RidgeStatistics
+from tests.harness.samples import Draw
 
 C = 4
 EPS = torch.finfo(torch.float64).eps
 
 
-def make_factor(Z, y, cuts=()):
+def make_factor(Z: Tensor, y: Tensor, cuts: Any = ()) -> Any:
     builder = FactorBuilder(C)
     for chunk, labels in zip(Z.tensor_split(cuts), y.tensor_split(cuts), strict=True):
         builder.add(chunk, labels)
     return builder.build()
 
 
-def as_samples(Z, seed=0):
+def as_samples(Z: Tensor, seed: int = 0) -> Any:
     y = np.random.default_rng(seed).integers(C, size=len(Z))
     return torch.as_tensor(np.array(Z, dtype=np.float64)), torch.from_numpy(y)
 
 
-def relu(n, d, seed):
+def relu(n: int, d: int, seed: int) -> Any:
     return np.maximum(np.random.default_rng(seed).normal(size=(n, d)), 0)
 
 
-def pixels(n, d, seed):
+def pixels(n: int, d: int, seed: int) -> Any:
     return np.random.default_rng(seed).integers(0, 17, size=(n, d)) / 16
 
 
-def with_zero_columns(Z):
+def with_zero_columns(Z: Any) -> Any:
     Z = Z.copy()
     Z[:, [0, 1, 4]] = 0
     return Z
@@ -68,7 +72,7 @@ CLIENTS = {
 clients = pytest.mark.parametrize("Z", CLIENTS.values(), ids=CLIENTS.keys())
 
 
-def assert_same_factor(one, other, atol=1e-10):
+def assert_same_factor(one: Any, other: Any, atol: float = 1e-10) -> None:
     assert torch.equal(one.pivots, other.pivots)
     assert torch.equal(one.classes, other.classes)
     assert torch.equal(one.counts, other.counts)
@@ -77,7 +81,7 @@ def assert_same_factor(one, other, atol=1e-10):
 
 
 @clients
-def test_the_factor_holds_the_statistics(Z):
+def test_the_factor_holds_the_statistics(Z: Tensor) -> None:
     Z, y = as_samples(Z)
     factor, expected = make_factor(Z, y), RidgeStatistics.of(Z, y, C)
     # QR is backward stable: n d eps relative to the largest entry bounds both.
@@ -94,7 +98,7 @@ def test_the_factor_holds_the_statistics(Z):
 
 @clients
 @pytest.mark.parametrize("seed", range(5))
-def test_the_order_of_the_images_does_not_show(Z, seed):
+def test_the_order_of_the_images_does_not_show(Z: Tensor, seed: int) -> None:
     Z, y = as_samples(Z)
     order = np.random.default_rng(seed).permutation(len(Z))
     assert_same_factor(make_factor(Z[order], y[order]), make_factor(Z, y))
@@ -103,7 +107,7 @@ def test_the_order_of_the_images_does_not_show(Z, seed):
 @clients
 @settings(max_examples=15)
 @given(data=st.data())
-def test_any_cut_into_chunks_gives_the_same_factor(Z, data):
+def test_any_cut_into_chunks_gives_the_same_factor(Z: Tensor, data: Any) -> None:
     Z, y = as_samples(Z)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(Z)), max_size=8)))
     assert_same_factor(make_factor(Z, y, cuts), make_factor(Z, y))
@@ -111,7 +115,7 @@ def test_any_cut_into_chunks_gives_the_same_factor(Z, data):
 
 @clients
 @pytest.mark.parametrize("seed", range(3))
-def test_the_factor_depends_on_A_alone(Z, seed):
+def test_the_factor_depends_on_A_alone(Z: Tensor, seed: int) -> None:
     Z, y = as_samples(Z)
     noise = np.random.default_rng(seed).normal(size=(len(Z), len(Z)))
     Q = torch.from_numpy(np.linalg.qr(noise)[0])
@@ -128,8 +132,8 @@ def test_the_factor_depends_on_A_alone(Z, seed):
     seed=st.integers(0, 999),
 )
 def test_drawn_clients_are_factored_whatever_the_order_of_their_images(
-    draw, kind, n, d, seed
-):
+    draw: Draw, kind: str, n: int, d: int, seed: int
+) -> None:
     Z, y = draw(kind, n, d, C, seed)
     singular = torch.linalg.svdvals(Z)
     singular = singular[singular > 1e-12 * singular[:1]]
@@ -141,7 +145,7 @@ def test_drawn_clients_are_factored_whatever_the_order_of_their_images(
 
 
 @clients
-def test_the_factor_is_triangular_with_a_positive_diagonal(Z):
+def test_the_factor_is_triangular_with_a_positive_diagonal(Z: Tensor) -> None:
     Z, y = as_samples(Z)
     factor = make_factor(Z, y)
     rank = len(factor.pivots)
@@ -152,7 +156,7 @@ def test_the_factor_is_triangular_with_a_positive_diagonal(Z):
 
 
 @clients
-def test_the_factor_is_never_larger_than_the_sums(Z):
+def test_the_factor_is_never_larger_than_the_sums(Z: Tensor) -> None:
     Z, y = as_samples(Z)
     factor = make_factor(Z, y)
     (rank, d), present = factor.R.shape, len(factor.classes)
@@ -163,7 +167,7 @@ def test_the_factor_is_never_larger_than_the_sums(Z):
     assert factor.classes.tolist() == sorted(set(y.tolist()))
 
 
-def test_an_image_never_travels_as_a_row_when_others_are_there():
+def test_an_image_never_travels_as_a_row_when_others_are_there() -> None:
     # A plain QR leaves the last image in R as it is when leading columns are zero.
     Z, y = as_samples(with_zero_columns(relu(3, 12, 21)))
     R = make_factor(Z, y).R
@@ -172,7 +176,7 @@ def test_an_image_never_travels_as_a_row_when_others_are_there():
         assert (R + z).norm(dim=1).min() > 1e-3
 
 
-def test_no_images_make_a_factor_of_no_rows():
+def test_no_images_make_a_factor_of_no_rows() -> None:
     builder = FactorBuilder(C)
     builder.add(torch.zeros(0, 5), torch.zeros(0, dtype=torch.int64))
     factor = builder.build()
@@ -180,7 +184,7 @@ def test_no_images_make_a_factor_of_no_rows():
     assert factor.statistics().n == 0
 
 
-def test_a_buffer_may_be_reused_after_it_was_added():
+def test_a_buffer_may_be_reused_after_it_was_added() -> None:
     Z, y = as_samples(relu(6, 5, 0))
     expected = make_factor(Z, y)
     builder = FactorBuilder(C)
@@ -192,33 +196,33 @@ def test_a_buffer_may_be_reused_after_it_was_added():
     assert_same_factor(builder.build(), expected)
 
 
-def test_building_twice_gives_the_same_factor():
+def test_building_twice_gives_the_same_factor() -> None:
     Z, y = as_samples(relu(30, 5, 0))
     builder = FactorBuilder(C)
     builder.add(Z, y)
     assert_same_factor(builder.build(), builder.build(), atol=0)
 
 
-def test_a_large_client_is_held_in_bounded_memory():
+def test_a_large_client_is_held_in_bounded_memory() -> None:
     builder = FactorBuilder(C)
     for seed in range(20):
         builder.add(*as_samples(relu(50, 6, seed)))
         assert len(builder._stack()[0]) <= 2 * 6
 
 
-def test_a_builder_without_chunks_is_refused():
+def test_a_builder_without_chunks_is_refused() -> None:
     with pytest.raises(ValueError, match="needs to know d"):
         FactorBuilder(C).build()
 
 
-def test_chunks_of_other_features_are_refused():
+def test_chunks_of_other_features_are_refused() -> None:
     builder = FactorBuilder(C)
     builder.add(*as_samples(relu(3, 5, 0)))
     with pytest.raises(ValueError, match="must have d = 5 features, got 6"):
         builder.add(*as_samples(relu(3, 6, 0)))
 
 
-def test_damaged_features_are_refused():
+def test_damaged_features_are_refused() -> None:
     Z, y = as_samples(relu(3, 5, 0))
     Z[1, 1] = float("nan")
     with pytest.raises(ValueError, match="Features must be finite"):

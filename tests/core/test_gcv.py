@@ -2,19 +2,22 @@
 
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics, select_lambda
 from fed3r_app.core.gcv import _spectrum_by_eigh, _spectrum_by_tridiagonal
+from tests.harness.samples import Draw
 
 # The search ends on a grid of a fiftieth of a coarse step, ln(1e10) / 100: 0.0046.
 RESOLUTION = 0.005
 
 
-def naive_gcv(Z, Y, lam):
+def naive_gcv(Z: Tensor, Y: Any, lam: Any) -> Any:
     """Return n ||(I - H) Y||^2 / tr(I - H)^2 with H = Z (Z'Z + lam I)^-1 Z'."""
     n, d = Z.shape
     H = Z @ np.linalg.solve(Z.T @ Z + lam * np.eye(d), Z.T)
@@ -22,7 +25,7 @@ def naive_gcv(Z, Y, lam):
     return n * np.square(residual @ Y).sum() / np.trace(residual) ** 2
 
 
-def naive_lambda(Z, Y):
+def naive_lambda(Z: Tensor, Y: Any) -> Any:
     largest = np.linalg.norm(Z, 2) ** 2
     grid = np.logspace(-8, 2, 201) * largest
     best = int(np.argmin([naive_gcv(Z, Y, lam) for lam in grid]))
@@ -30,7 +33,7 @@ def naive_lambda(Z, Y):
     return fine[np.argmin([naive_gcv(Z, Y, lam) for lam in fine])]
 
 
-def draw_noisy_problem(n, d, seed, num_classes=3):
+def draw_noisy_problem(n: int, d: int, seed: int, num_classes: int = 3) -> Any:
     """Return features whose classes are linear but for noise: some lam > 0 is best."""
     rng = np.random.default_rng(seed)
     Z = rng.normal(size=(n, d)) + 0.5
@@ -44,7 +47,7 @@ def draw_noisy_problem(n, d, seed, num_classes=3):
 )
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.filterwarnings("ignore:ridge-lambda = 'auto' chose")
-def test_the_penalty_minimises_gcv_by_its_definition(n, d, seed):
+def test_the_penalty_minimises_gcv_by_its_definition(n: int, d: int, seed: int) -> None:
     Z, y = draw_noisy_problem(n, d, seed)
     Y = np.eye(3)[y.numpy()]
     lam = select_lambda(RidgeStatistics.of(Z, y, 3))
@@ -58,7 +61,7 @@ def test_the_penalty_minimises_gcv_by_its_definition(n, d, seed):
 
 @pytest.mark.parametrize("n", [8, 20, 30])
 @pytest.mark.parametrize("seed", range(3))
-def test_few_noisy_samples_do_not_ask_for_no_penalty(n, seed):
+def test_few_noisy_samples_do_not_ask_for_no_penalty(n: int, seed: int) -> None:
     # Labels are half noise: interpolating them can't be right. The textbook
     # difference of sums cancels to noise here and picks the lower end.
     Z, y = draw_noisy_problem(n, 40, seed + 10)
@@ -70,7 +73,7 @@ def test_few_noisy_samples_do_not_ask_for_no_penalty(n, seed):
 
 
 @pytest.mark.parametrize("copies", [1, 3])
-def test_repeated_images_do_not_ask_for_no_penalty(copies):
+def test_repeated_images_do_not_ask_for_no_penalty(copies: Any) -> None:
     # n <= d with rank below n: the copies are predicted without error at lam = 0.
     Z, y = draw_noisy_problem(20, 40, seed=0)
     expected = select_lambda(RidgeStatistics.of(Z, y, 3))
@@ -81,7 +84,7 @@ def test_repeated_images_do_not_ask_for_no_penalty(copies):
     assert expected / 4 < lam < expected * 4
 
 
-def test_rounded_statistics_of_few_samples_give_the_same_penalty():
+def test_rounded_statistics_of_few_samples_give_the_same_penalty() -> None:
     # float32 lifts the d - n eigenvalues of zero far above the rounding of float64.
     Z, y = draw_noisy_problem(20, 40, seed=0)
     stats = RidgeStatistics.of(Z, y, 3)
@@ -96,7 +99,9 @@ def test_rounded_statistics_of_few_samples_give_the_same_penalty():
     [("normal", 50, 2), ("relu", 50, 30), ("integer", 10, 30), ("relu", 200, 70)],
 )
 @pytest.mark.parametrize("num_classes", [1, 4, 100])
-def test_the_two_spectra_agree(draw, kind, n, d, num_classes):
+def test_the_two_spectra_agree(
+    draw: Draw, kind: str, n: int, d: int, num_classes: int
+) -> None:
     stats = RidgeStatistics.of(*draw(kind, n, d, num_classes, 0), num_classes)
     w, B2 = _spectrum_by_tridiagonal(stats)
     expected_w, expected_B2 = _spectrum_by_eigh(stats)
@@ -114,7 +119,7 @@ def test_the_two_spectra_agree(draw, kind, n, d, num_classes):
         )
 
 
-def test_the_statistics_are_left_alone(draw):
+def test_the_statistics_are_left_alone(draw: Draw) -> None:
     stats = RidgeStatistics.of(*draw("normal", 30, 6, 2, 0), 2)
     before = stats.A.clone(), stats.b.clone()
     with warnings.catch_warnings():
@@ -123,7 +128,7 @@ def test_the_statistics_are_left_alone(draw):
     assert torch.equal(stats.A, before[0]) and torch.equal(stats.b, before[1])
 
 
-def test_a_choice_at_the_lower_end_is_warned_about():
+def test_a_choice_at_the_lower_end_is_warned_about() -> None:
     # One blank-free class on one axis each: exactly linear, no penalty is needed.
     Z = torch.eye(3, dtype=torch.float64).repeat(5, 1)
     stats = RidgeStatistics.of(Z, torch.arange(15) % 3, 3)
@@ -132,7 +137,7 @@ def test_a_choice_at_the_lower_end_is_warned_about():
     assert lam == pytest.approx(5e-8)
 
 
-def test_a_choice_at_the_upper_end_is_warned_about():
+def test_a_choice_at_the_upper_end_is_warned_about() -> None:
     # Every class sums to zero, so the features say nothing of the labels.
     Z = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     stats = RidgeStatistics.of(Z, torch.tensor([0, 0, 1, 1]), 2)
@@ -141,12 +146,12 @@ def test_a_choice_at_the_upper_end_is_warned_about():
     assert lam == pytest.approx(2e2)
 
 
-def test_features_of_zero_are_refused():
+def test_features_of_zero_are_refused() -> None:
     stats = RidgeStatistics.of(torch.zeros(4, 3), torch.tensor([0, 1, 0, 1]), 2)
     with pytest.raises(ValueError, match="needs features other than zero"):
         select_lambda(stats)
 
 
-def test_statistics_of_no_samples_are_refused():
+def test_statistics_of_no_samples_are_refused() -> None:
     with pytest.raises(ValueError, match="needs samples, got none"):
         select_lambda(RidgeStatistics.zeros(3, 2))

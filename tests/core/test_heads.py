@@ -1,14 +1,17 @@
 """Closed-form classifiers: known answers, laws, and what is refused."""
 
+from typing import Any
+
 import pytest
 import torch
 
 from fed3r_app.core import RidgeStatistics, class_means, solve_ridge
+from tests.harness.samples import Draw
 
 EPS = torch.finfo(torch.float64).eps
 
 
-def make_statistics(A, b, counts):
+def make_statistics(A: Any, b: Any, counts: Any) -> Any:
     return RidgeStatistics(
         torch.tensor(A, dtype=torch.float64),
         torch.tensor(b, dtype=torch.float64),
@@ -16,7 +19,7 @@ def make_statistics(A, b, counts):
     )
 
 
-def test_a_two_by_two_system_solved_by_hand():
+def test_a_two_by_two_system_solved_by_hand() -> None:
     # (A + I) W = b with A + I = [[2, 1], [1, 3]], whose inverse is
     # [[3, -1], [-1, 2]] / 5; so W = [[3, 8], [-1, -1]] / 5 for b = [[1, 3], [0, 1]].
     stats = make_statistics([[1, 1], [1, 2]], [[1, 3], [0, 1]], [1, 1])
@@ -26,7 +29,7 @@ def test_a_two_by_two_system_solved_by_hand():
 
 
 @pytest.mark.parametrize("kind", ["normal", "relu"])
-def test_columns_have_norm_one_and_keep_their_direction(draw, kind):
+def test_columns_have_norm_one_and_keep_their_direction(draw: Draw, kind: str) -> None:
     stats = RidgeStatistics.of(*draw(kind, 60, 10, 4, 0), 4)
     W, raw = solve_ridge(stats, 0.3), solve_ridge(stats, 0.3, normalize=False)
     ones = torch.ones(4, dtype=torch.float64)
@@ -34,7 +37,7 @@ def test_columns_have_norm_one_and_keep_their_direction(draw, kind):
     torch.testing.assert_close(W * raw.norm(dim=0), raw, rtol=16 * EPS, atol=0)
 
 
-def test_the_intercept_is_divided_by_the_norm_of_the_others(draw):
+def test_the_intercept_is_divided_by_the_norm_of_the_others(draw: Draw) -> None:
     Z, y = draw("relu", 60, 9, 4, 0)
     Z[:, -1] = 1
     stats = RidgeStatistics.of(Z, y, 4)
@@ -46,7 +49,9 @@ def test_the_intercept_is_divided_by_the_norm_of_the_others(draw):
 
 
 @pytest.mark.parametrize("solve", [lambda stats: solve_ridge(stats, 0.1), class_means])
-def test_a_class_without_samples_keeps_a_column_of_zeros(draw, solve):
+def test_a_class_without_samples_keeps_a_column_of_zeros(
+    draw: Draw, solve: Any
+) -> None:
     Z, y = draw("normal", 30, 5, 2, 0)
     W = solve(RidgeStatistics.of(Z, 2 * y, 4))
     assert not W[:, [1, 3]].any()
@@ -54,7 +59,7 @@ def test_a_class_without_samples_keeps_a_column_of_zeros(draw, solve):
 
 
 @pytest.mark.parametrize("solve", [lambda stats: solve_ridge(stats, 0.1), class_means])
-def test_a_class_of_blank_images_is_warned_about(solve):
+def test_a_class_of_blank_images_is_warned_about(solve: Any) -> None:
     Z = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     stats = RidgeStatistics.of(Z, torch.tensor([0, 1]), 2)
     with pytest.warns(UserWarning, match=r"1 classes with samples .* norm 0 .*\[1\]"):
@@ -64,7 +69,9 @@ def test_a_class_of_blank_images_is_warned_about(solve):
 
 @pytest.mark.parametrize("kind", ["normal", "relu", "integer"])
 @pytest.mark.parametrize("lam", [0.01, 1.0])
-def test_samples_stacked_twice_are_half_the_penalty(draw, kind, lam):
+def test_samples_stacked_twice_are_half_the_penalty(
+    draw: Draw, kind: str, lam: Any
+) -> None:
     Z, y = draw(kind, 40, 8, 3, 1)
     once = RidgeStatistics.of(Z, y, 3)
     twice = RidgeStatistics.of(torch.cat([Z, Z]), torch.cat([y, y]), 3)
@@ -79,18 +86,18 @@ def test_samples_stacked_twice_are_half_the_penalty(draw, kind, lam):
 
 
 @pytest.mark.parametrize("lam", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_penalty_that_is_not_positive_and_finite_is_refused(lam):
+def test_a_penalty_that_is_not_positive_and_finite_is_refused(lam: Any) -> None:
     with pytest.raises(ValueError, match=f"ridge-lambda must be > 0 .* got {lam}"):
         solve_ridge(RidgeStatistics.zeros(2, 2), lam)
 
 
 @pytest.mark.parametrize("solve", [lambda stats: solve_ridge(stats, 0.1), class_means])
-def test_statistics_of_no_samples_are_refused(solve):
+def test_statistics_of_no_samples_are_refused(solve: Any) -> None:
     with pytest.raises(ValueError, match="There are no samples in the statistics"):
         solve(RidgeStatistics.zeros(3, 2))
 
 
-def test_a_penalty_lost_in_rounding_is_rescued_with_a_warning():
+def test_a_penalty_lost_in_rounding_is_rescued_with_a_warning() -> None:
     # One direction of size 1e16 and a penalty of 1e-8: their sum rounds to A, which
     # is singular.
     Z = torch.full((1, 3), 1e8, dtype=torch.float64)
@@ -101,7 +108,7 @@ def test_a_penalty_lost_in_rounding_is_rescued_with_a_warning():
 
 
 @pytest.mark.parametrize("damage", [-1e6, float("nan")])
-def test_damaged_statistics_are_refused(draw, damage):
+def test_damaged_statistics_are_refused(draw: Draw, damage: Any) -> None:
     stats = RidgeStatistics.of(*draw("normal", 20, 4, 2, 0), 2)
     stats.A[1, 1] = damage
     with pytest.raises(ValueError, match="Are the statistics damaged"):
@@ -109,7 +116,7 @@ def test_damaged_statistics_are_refused(draw, damage):
 
 
 @pytest.mark.parametrize("kind", ["normal", "relu", "integer"])
-def test_class_means_are_those_of_a_plain_loop(draw, kind):
+def test_class_means_are_those_of_a_plain_loop(draw: Draw, kind: str) -> None:
     Z, y = draw(kind, 40, 8, 3, 2)
     means = class_means(RidgeStatistics.of(Z, y, 3))
     for c in range(3):
@@ -120,7 +127,7 @@ def test_class_means_are_those_of_a_plain_loop(draw, kind):
         )
 
 
-def test_solving_leaves_the_statistics_alone(draw):
+def test_solving_leaves_the_statistics_alone(draw: Draw) -> None:
     stats = RidgeStatistics.of(*draw("normal", 20, 4, 2, 0), 2)
     before = stats.A.clone(), stats.b.clone()
     solve_ridge(stats, 0.1)

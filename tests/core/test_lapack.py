@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,13 +11,13 @@ from scipy.linalg import lapack
 from fed3r_app.core.lapack import eigen_tridiagonal, tridiagonalise
 
 
-def symmetric(d, rank=None, seed=0):
+def symmetric(d: int, rank: Any = None, seed: int = 0) -> Any:
     X = np.random.default_rng(seed).normal(size=(d, d if rank is None else rank))
     return X @ X.T
 
 
 @pytest.mark.parametrize("d", [2, 3, 10, 200])
-def test_the_form_is_that_of_scipys_wrapper(d):
+def test_the_form_is_that_of_scipys_wrapper(d: int) -> None:
     A = symmetric(d)
     before = A.copy()
     packed, *ours = tridiagonalise(A)
@@ -28,7 +29,7 @@ def test_the_form_is_that_of_scipys_wrapper(d):
 
 
 @pytest.mark.parametrize(("d", "rank"), [(2, 2), (10, 10), (200, 200), (200, 7)])
-def test_eigenvectors_diagonalise_the_form(d, rank):
+def test_eigenvectors_diagonalise_the_form(d: int, rank: Any) -> None:
     A = symmetric(d, rank)
     _, diagonal, off_diagonal, _ = tridiagonalise(A)
     T = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
@@ -39,18 +40,18 @@ def test_eigenvectors_diagonalise_the_form(d, rank):
     np.testing.assert_allclose(V.T @ V, np.eye(d), atol=1e-10)
 
 
-def test_numbers_that_are_none_are_no_answer():
+def test_numbers_that_are_none_are_no_answer() -> None:
     with pytest.raises(np.linalg.LinAlgError, match="dstemr failed"):
         eigen_tridiagonal(np.full(3, np.nan), np.full(2, np.nan))
 
 
 @pytest.mark.parametrize("routine", ["tridiagonalise", "eigen_tridiagonal"])
-def test_a_heartbeat_goes_on_meanwhile(routine):
+def test_a_heartbeat_goes_on_meanwhile(routine: Any) -> None:
     A = symmetric(1500)
     _, diagonal, off_diagonal, _ = tridiagonalise(A)
     beats, done = [], threading.Event()
 
-    def beat():
+    def beat() -> None:
         while not done.wait(0.005):
             beats.append(time.monotonic())
 

@@ -1,6 +1,7 @@
 """Random features: the same on every machine, and an approximation of the kernel."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from fed3r_app.core import RandomFeatures
 
 
-def test_known_draws_of_a_seed():
+def test_known_draws_of_a_seed() -> None:
     phi = RandomFeatures(3, 300, sigma=2.0, seed=7)
     drawn = [phi.omega[0, 0], phi.omega[2, 255], phi.omega[1, 256]]
     drawn += [phi.beta[0], phi.beta[299]]
@@ -23,20 +24,20 @@ def test_known_draws_of_a_seed():
 
 
 @pytest.mark.parametrize("seed", [0, 7, -1, 2**63, 2**64 - 1])
-def test_a_seed_always_means_the_same_features(seed):
+def test_a_seed_always_means_the_same_features(seed: int) -> None:
     one, other = RandomFeatures(5, 40, 2.0, seed), RandomFeatures(5, 40, 2.0, seed)
     assert torch.equal(one.omega, other.omega)
     assert torch.equal(one.beta, other.beta)
 
 
-def test_seeds_differ():
+def test_seeds_differ() -> None:
     one, other = RandomFeatures(5, 40, 2.0, 0), RandomFeatures(5, 40, 2.0, 1)
     assert not torch.isclose(one.omega, other.omega).any()
     assert not torch.isclose(one.beta, other.beta).any()
 
 
 @pytest.mark.parametrize(("fewer", "more"), [(10, 300), (256, 257), (300, 700)])
-def test_more_features_begin_with_the_fewer(fewer, more):
+def test_more_features_begin_with_the_fewer(fewer: Any, more: Any) -> None:
     few, many = RandomFeatures(6, fewer, 3.0, 1), RandomFeatures(6, more, 3.0, 1)
     assert torch.equal(many.omega[:, :fewer], few.omega)
     assert torch.equal(many.beta[:fewer], few.beta)
@@ -47,7 +48,7 @@ def test_more_features_begin_with_the_fewer(fewer, more):
     )
 
 
-def test_the_feature_map_is_its_formula():
+def test_the_feature_map_is_its_formula() -> None:
     phi = RandomFeatures(4, 30, 1.5, 0)
     Z = np.random.default_rng(0).normal(size=(5, 4))
     expected = np.sqrt(2 / 30) * np.cos(Z @ phi.omega.numpy() + phi.beta.numpy())
@@ -57,7 +58,7 @@ def test_the_feature_map_is_its_formula():
 
 
 @pytest.mark.parametrize("sigma", [0.7, 3.0])
-def test_inner_products_approximate_the_kernel(sigma):
+def test_inner_products_approximate_the_kernel(sigma: Any) -> None:
     D, n = 20_000, 15
     Z = torch.from_numpy(np.random.default_rng(2).normal(size=(n, 6)))
     mapped = RandomFeatures(6, D, sigma, seed=3)(Z)
@@ -69,7 +70,7 @@ def test_inner_products_approximate_the_kernel(sigma):
     assert float((mapped @ mapped.T - kernel).square().mean()) < 2 * 3 / (2 * D)
 
 
-def test_omega_is_normal_and_beta_uniform():
+def test_omega_is_normal_and_beta_uniform() -> None:
     phi = RandomFeatures(50, 4000, sigma=4.0, seed=11)
     x = phi.omega.flatten().numpy() * 4.0
     # Five standard errors of the mean, variance, skewness and kurtosis of a normal.
@@ -84,7 +85,7 @@ def test_omega_is_normal_and_beta_uniform():
     assert abs((turns**2).mean() - 1 / 3) < 5 * math.sqrt(4 / 45 / len(turns))
 
 
-def test_columns_of_omega_are_uncorrelated():
+def test_columns_of_omega_are_uncorrelated() -> None:
     # The halves of a Box-Muller pair lie half a block apart; neither pair nor block
     # may repeat another.
     omega = RandomFeatures(2000, 520, sigma=1.0, seed=5).omega
@@ -94,12 +95,12 @@ def test_columns_of_omega_are_uncorrelated():
 
 
 @pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_width_that_is_not_positive_and_finite_is_refused(sigma):
+def test_a_width_that_is_not_positive_and_finite_is_refused(sigma: Any) -> None:
     with pytest.raises(ValueError, match=f"rf-sigma must be > 0 .* got {sigma}"):
         RandomFeatures(3, 10, sigma, 0)
 
 
 @pytest.mark.parametrize(("d", "D"), [(3, 0), (3, -5), (0, 10)])
-def test_a_dimension_below_one_is_refused(d, D):
+def test_a_dimension_below_one_is_refused(d: int, D: Any) -> None:
     with pytest.raises(ValueError, match=f"rf-dim must be >= 1, got {D}"):
         RandomFeatures(d, D, 1.0, 0)

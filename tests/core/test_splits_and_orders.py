@@ -1,13 +1,17 @@
 """The claim of the method: no split and no order of the clients shows in W."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
+from torch import Tensor
 
 from fed3r_app.core import FactorBuilder, RidgeStatistics, RunningSum, solve_ridge
+from tests.harness.samples import Draw
 
 N, D, C, LAM = 160, 24, 6, 0.5
 # Cuts at equal places make empty clients, neighbouring ones clients of one image.
@@ -15,11 +19,13 @@ CUTS = st.lists(st.integers(0, N), max_size=40)
 KINDS = st.sampled_from(["normal", "relu", "integer"])
 
 
-def relative_difference(one, other):
+def relative_difference(one: Any, other: Any) -> float:
     return float((one - other).norm() / other.norm())
 
 
-def make_clients(Z, y, cuts, order_seed):
+def make_clients(
+    Z: Tensor, y: Tensor, cuts: Any, order_seed: Any
+) -> list[tuple[Tensor, Tensor]]:
     order = np.random.default_rng(order_seed).permutation(N)
     Z, y = Z[order], y[order]
     bounds = sorted(cuts)
@@ -28,7 +34,7 @@ def make_clients(Z, y, cuts, order_seed):
     return clients
 
 
-def make_factor(Z, y, num_classes=C):
+def make_factor(Z: Tensor, y: Tensor, num_classes: Any = C) -> Any:
     builder = FactorBuilder(num_classes)
     builder.add(Z, y)
     return builder.build()
@@ -37,8 +43,8 @@ def make_factor(Z, y, num_classes=C):
 @settings(max_examples=60)
 @given(kind=KINDS, seed=st.integers(0, 99), cuts=CUTS, order=st.integers(0, 99))
 def test_any_split_in_any_order_gives_the_pooled_solution(
-    draw, kind, seed, cuts, order
-):
+    draw: Draw, kind: str, seed: int, cuts: Any, order: Any
+) -> None:
     Z, y = draw(kind, N, D, C, seed)
     pooled = RidgeStatistics.of(Z, y, C)
     # cond(A + lam I) <= trace / lam + 1, below 1e4 here: times eps (2e-16) that is
@@ -62,7 +68,7 @@ def test_any_split_in_any_order_gives_the_pooled_solution(
 
 @pytest.mark.parametrize("kind", ["normal", "relu", "integer"])
 @pytest.mark.parametrize("lam", [0.01, 1.0, 100.0])
-def test_the_solution_is_that_of_scikit_learn(draw, kind, lam):
+def test_the_solution_is_that_of_scikit_learn(draw: Draw, kind: str, lam: Any) -> None:
     Z, y = draw(kind, 300, 40, 5, seed=3)
     ridge = Ridge(alpha=lam, fit_intercept=False, solver="cholesky")
     ridge.fit(Z.numpy(), np.eye(5)[y.numpy()])
@@ -71,7 +77,9 @@ def test_the_solution_is_that_of_scikit_learn(draw, kind, lam):
     assert relative_difference(W, torch.from_numpy(ridge.coef_.T)) <= 1e-8
 
 
-def test_scikit_learn_agrees_on_pooled_features_of_single_image_clients(draw):
+def test_scikit_learn_agrees_on_pooled_features_of_single_image_clients(
+    draw: Draw,
+) -> None:
     Z, y = draw("relu", 50, 80, 4, seed=4)
     total = RunningSum(RidgeStatistics.zeros(80, 4))
     for row in range(50):

@@ -1,16 +1,19 @@
 """Statistics are values: the laws of + and -, and what is refused."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fed3r_app.core import RidgeStatistics, solve_ridge
+from tests.harness.samples import Draw
 
 KINDS = st.sampled_from(["normal", "relu", "integer"])
 
 
-def assert_close(one, other, scale):
+def assert_close(one: Any, other: Any, scale: Any) -> None:
     """Sums of a few terms of size scale agree to a few roundings of it."""
     tolerance = {"rtol": 0, "atol": 16 * torch.finfo(torch.float64).eps * scale}
     torch.testing.assert_close(one.A, other.A, **tolerance)
@@ -18,13 +21,15 @@ def assert_close(one, other, scale):
     assert torch.equal(one.counts, other.counts)
 
 
-def largest(stats):
+def largest(stats: Any) -> float:
     return float(stats.A.diagonal().max())
 
 
 @pytest.mark.parametrize("kind", ["normal", "relu", "integer"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_statistics_are_sums_over_samples_in_float64(draw, kind, dtype):
+def test_statistics_are_sums_over_samples_in_float64(
+    draw: Draw, kind: str, dtype: Any
+) -> None:
     Z, y = draw(kind, 20, 7, 4, seed=0)
     Z = Z.to(dtype)
     stats = RidgeStatistics.of(Z, y, 4)
@@ -39,13 +44,13 @@ def test_statistics_are_sums_over_samples_in_float64(draw, kind, dtype):
 
 
 @pytest.mark.parametrize(("n", "d"), [(1, 7), (50, 33), (13, 500), (300, 129)])
-def test_A_is_symmetric_to_the_last_bit(draw, n, d):
+def test_A_is_symmetric_to_the_last_bit(draw: Draw, n: int, d: int) -> None:
     Z, y = draw("normal", n, d, 2, seed=1)
     A = RidgeStatistics.of(Z, y, 2).A
     assert torch.equal(A, A.T)
 
 
-def test_no_samples_give_the_empty_statistics():
+def test_no_samples_give_the_empty_statistics() -> None:
     nothing = RidgeStatistics.of(
         torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64), 2
     )
@@ -55,7 +60,7 @@ def test_no_samples_give_the_empty_statistics():
 
 @settings(max_examples=30)
 @given(kind=KINDS, seed=st.integers(0, 999))
-def test_the_empty_statistics_are_neutral(draw, kind, seed):
+def test_the_empty_statistics_are_neutral(draw: Draw, kind: str, seed: int) -> None:
     stats = RidgeStatistics.of(*draw(kind, 9, 5, 3, seed), 3)
     empty = RidgeStatistics.zeros(5, 3)
     for total in (stats + empty, empty + stats, stats - empty):
@@ -66,7 +71,9 @@ def test_the_empty_statistics_are_neutral(draw, kind, seed):
 
 @settings(max_examples=30)
 @given(kind=KINDS, seed=st.integers(0, 999), sizes=st.tuples(*[st.integers(0, 12)] * 3))
-def test_addition_commutes_and_associates(draw, kind, seed, sizes):
+def test_addition_commutes_and_associates(
+    draw: Draw, kind: str, seed: int, sizes: Any
+) -> None:
     one, two, three = (
         RidgeStatistics.of(*draw(kind, size, 5, 3, seed + shift), 3)
         for shift, size in enumerate(sizes)
@@ -78,14 +85,16 @@ def test_addition_commutes_and_associates(draw, kind, seed, sizes):
 
 @settings(max_examples=30)
 @given(kind=KINDS, seed=st.integers(0, 999), leaving=st.integers(0, 20))
-def test_added_then_subtracted_is_never_added(draw, kind, seed, leaving):
+def test_added_then_subtracted_is_never_added(
+    draw: Draw, kind: str, seed: int, leaving: Any
+) -> None:
     stays = RidgeStatistics.of(*draw(kind, 15, 5, 3, seed), 3)
     leaves = RidgeStatistics.of(*draw(kind, leaving, 5, 3, seed + 1), 3)
     total = stays + leaves
     assert_close(total - leaves, stays, largest(total))
 
 
-def test_the_union_of_two_data_sets_has_the_sum_of_their_statistics(draw):
+def test_the_union_of_two_data_sets_has_the_sum_of_their_statistics(draw: Draw) -> None:
     Z, y = draw("relu", 40, 6, 3, seed=5)
     whole = RidgeStatistics.of(Z, y, 3)
     parts = RidgeStatistics.of(Z[:11], y[:11], 3) + RidgeStatistics.of(
@@ -94,7 +103,7 @@ def test_the_union_of_two_data_sets_has_the_sum_of_their_statistics(draw):
     assert_close(parts, whole, largest(whole))
 
 
-def test_a_class_that_has_left_keeps_no_rounding_errors():
+def test_a_class_that_has_left_keeps_no_rounding_errors() -> None:
     # 0.1 + 0.2 - 0.1 - 0.2 is 3e-17, which the normalisation would make 1.
     Z = torch.tensor([[0.3], [0.1], [0.2]], dtype=torch.float64)
     y = torch.tensor([0, 1, 1])
@@ -106,7 +115,7 @@ def test_a_class_that_has_left_keeps_no_rounding_errors():
     assert solve_ridge(rest, 0.1)[:, 1].tolist() == [0.0]
 
 
-def test_operations_leave_their_operands_alone(draw):
+def test_operations_leave_their_operands_alone(draw: Draw) -> None:
     one = RidgeStatistics.of(*draw("normal", 9, 5, 3, 0), 3)
     two = RidgeStatistics.of(*draw("normal", 9, 5, 3, 0), 3)
     before = one.A.clone(), one.b.clone(), one.counts.clone()
@@ -114,7 +123,7 @@ def test_operations_leave_their_operands_alone(draw):
     assert all(map(torch.equal, before, (one.A, one.b, one.counts)))
 
 
-def test_subtracting_more_than_there_is_is_refused(draw):
+def test_subtracting_more_than_there_is_is_refused(draw: Draw) -> None:
     few = RidgeStatistics.of(*draw("normal", 3, 4, 2, 0), 2)
     many = RidgeStatistics.of(*draw("normal", 30, 4, 2, 0), 2)
     with pytest.raises(ValueError, match="must be part of the total; class"):
@@ -123,7 +132,7 @@ def test_subtracting_more_than_there_is_is_refused(draw):
 
 @pytest.mark.parametrize("operation", ["__add__", "__sub__"])
 @pytest.mark.parametrize("shape", [(5, 3), (4, 2)])
-def test_statistics_of_another_space_are_refused(operation, shape):
+def test_statistics_of_another_space_are_refused(operation: Any, shape: Any) -> None:
     here = RidgeStatistics.zeros(4, 3)
     with pytest.raises(
         ValueError,
@@ -133,7 +142,7 @@ def test_statistics_of_another_space_are_refused(operation, shape):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_features_that_are_not_finite_are_refused(draw, bad):
+def test_features_that_are_not_finite_are_refused(draw: Draw, bad: Any) -> None:
     Z, y = draw("normal", 6, 4, 2, 0)
     Z[2, 1] = bad
     with pytest.raises(ValueError, match=r"must be finite, got .* 1 of 6 rows"):
@@ -141,27 +150,27 @@ def test_features_that_are_not_finite_are_refused(draw, bad):
 
 
 @pytest.mark.parametrize("bad", [-1, 2])
-def test_labels_out_of_range_are_refused(draw, bad):
+def test_labels_out_of_range_are_refused(draw: Draw, bad: Any) -> None:
     Z, y = draw("normal", 6, 4, 2, 0)
     y[3] = bad
     with pytest.raises(ValueError, match=r"Labels must lie in \[0, 2\)"):
         RidgeStatistics.of(Z, y, 2)
 
 
-def test_labels_of_another_dtype_are_refused(draw):
+def test_labels_of_another_dtype_are_refused(draw: Draw) -> None:
     Z, y = draw("normal", 6, 4, 2, 0)
     with pytest.raises(TypeError, match="Labels must be int64, got"):
         RidgeStatistics.of(Z, y.to(torch.int32), 2)
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 2, 2), (5, 4)])
-def test_samples_of_the_wrong_shape_are_refused(draw, shape):
+def test_samples_of_the_wrong_shape_are_refused(draw: Draw, shape: Any) -> None:
     _, y = draw("normal", 6, 4, 2, 0)
     with pytest.raises(ValueError, match=r"must have shapes \(n, d\) and \(n,\)"):
         RidgeStatistics.of(torch.zeros(shape), y, 2)
 
 
-def test_parts_that_do_not_fit_together_are_refused():
+def test_parts_that_do_not_fit_together_are_refused() -> None:
     A, b = torch.zeros(3, 3).double(), torch.zeros(3, 2).double()
     counts = torch.zeros(2, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"must have shapes \(d, d\), \(d, C\)"):

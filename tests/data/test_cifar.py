@@ -3,6 +3,8 @@
 import os
 import pickle
 import struct
+from pathlib import Path
+from typing import Any
 from urllib.error import URLError
 
 import numpy as np
@@ -14,16 +16,16 @@ from fed3r_app.data import load_dataset
 RNG = np.random.default_rng(0)
 
 
-def draw_pixels(num_images):
+def draw_pixels(num_images: Any) -> Any:
     return RNG.integers(0, 256, size=(num_images, 3072), dtype=np.uint8)
 
 
-def write(path, content):
+def write(path: Path, content: Any) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(pickle.dumps(content, protocol=2))
 
 
-def write_cifar10(root):
+def write_cifar10(root: Any) -> Any:
     """Write six batches of two images; return the pixels of the first batch."""
     folder = root / "cifar-10-batches-py"
     write(folder / "batches.meta", {"label_names": [f"kind {c}" for c in range(10)]})
@@ -36,7 +38,7 @@ def write_cifar10(root):
     return first
 
 
-def write_cifar100(root):
+def write_cifar100(root: Any) -> Any:
     folder = root / "cifar-100-python"
     write(folder / "meta", {"fine_label_names": [f"kind {c}" for c in range(100)]})
     batch = {
@@ -49,7 +51,7 @@ def write_cifar100(root):
     return folder
 
 
-def python2_pickle(pixels, labels):
+def python2_pickle(pixels: Any, labels: Any) -> Any:
     """Return {"data": pixels, "labels": labels} as Python 2 with NumPy 1 wrote it."""
     rows, columns = pixels.shape
     return b"".join(
@@ -69,14 +71,14 @@ def python2_pickle(pixels, labels):
 
 
 @pytest.fixture
-def no_network(monkeypatch):
-    def refuse(self):
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: Any) -> None:
         raise URLError("no route to host")
 
     monkeypatch.setattr(torchvision.datasets.CIFAR10, "download", refuse)
 
 
-def test_cifar10_is_read_batch_after_batch(tmp_path):
+def test_cifar10_is_read_batch_after_batch(tmp_path: Path) -> None:
     first = write_cifar10(tmp_path)
     dataset = load_dataset("cifar10", str(tmp_path))
     assert dataset.class_names[3] == "kind 3"
@@ -87,7 +89,7 @@ def test_cifar10_is_read_batch_after_batch(tmp_path):
     assert np.array_equal(np.asarray(dataset.train.image(1)), expected)
 
 
-def test_cifar100_has_the_fine_labels(tmp_path):
+def test_cifar100_has_the_fine_labels(tmp_path: Path) -> None:
     write_cifar100(tmp_path)
     dataset = load_dataset("cifar100", str(tmp_path))
     assert len(dataset.class_names) == 100
@@ -95,7 +97,7 @@ def test_cifar100_has_the_fine_labels(tmp_path):
     assert dataset.test.labels.tolist() == [42]
 
 
-def test_a_file_of_python_2_is_read(tmp_path):
+def test_a_file_of_python_2_is_read(tmp_path: Path) -> None:
     write_cifar10(tmp_path)
     pixels = draw_pixels(2)
     file = tmp_path / "cifar-10-batches-py" / "test_batch"
@@ -105,9 +107,9 @@ def test_a_file_of_python_2_is_read(tmp_path):
     assert np.asarray(test.image(0))[0, 0].tolist() == pixels[0, ::1024].tolist()
 
 
-def test_a_pickle_that_would_run_code_is_refused(tmp_path):
+def test_a_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
     class Attack:
-        def __reduce__(self):
+        def __reduce__(self) -> Any:
             return os.mkdir, (str(tmp_path / "hacked"),)
 
     folder = write_cifar100(tmp_path)
@@ -132,19 +134,23 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
         ([1, 2], "data, fine_labels not found"),
     ],
 )
-def test_a_wrong_file_is_named_with_what_is_wrong(tmp_path, content, sentence):
+def test_a_wrong_file_is_named_with_what_is_wrong(
+    tmp_path: Path, content: Any, sentence: str
+) -> None:
     write(write_cifar100(tmp_path) / "train", content)
     with pytest.raises(ValueError, match=rf"train must .*{sentence}"):
         load_dataset("cifar100", str(tmp_path))
 
 
-def test_a_damaged_file_is_named(tmp_path):
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     (write_cifar100(tmp_path) / "meta").write_bytes(b"not a pickle")
     with pytest.raises(ValueError, match=r"meta must be a file of the CIFAR archive"):
         load_dataset("cifar100", str(tmp_path))
 
 
-def test_without_files_and_network_the_archive_is_named(tmp_path, no_network):
+def test_without_files_and_network_the_archive_is_named(
+    tmp_path: Path, no_network: Any
+) -> None:
     (write_cifar100(tmp_path) / "test").unlink()
     with pytest.raises(
         FileNotFoundError,
@@ -154,8 +160,10 @@ def test_without_files_and_network_the_archive_is_named(tmp_path, no_network):
         load_dataset("cifar100", str(tmp_path))
 
 
-def test_what_is_missing_is_downloaded(tmp_path, monkeypatch):
-    def fake(root, download):
+def test_what_is_missing_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fake(root: Any, download: Any) -> None:
         assert download
         write_cifar10(tmp_path)
 
@@ -163,6 +171,6 @@ def test_what_is_missing_is_downloaded(tmp_path, monkeypatch):
     assert len(load_dataset("cifar10", str(tmp_path)).train) == 10
 
 
-def test_cifar_needs_a_data_path():
+def test_cifar_needs_a_data_path() -> None:
     with pytest.raises(ValueError, match=r"data-path must name a folder .*'cifar10'"):
         load_dataset("cifar10", "")

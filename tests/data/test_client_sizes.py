@@ -1,16 +1,19 @@
 """Client sizes from a CSV, and drawn ones."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from fed3r_app.data.client_sizes import draw_client_sizes, read_client_sizes
 
 
-def write(path, text):
+def write(path: Path, text: str) -> Any:
     path.write_text(text)
     return path
 
 
-def test_the_rows_test_and_missing_are_not_clients(tmp_path):
+def test_the_rows_test_and_missing_are_not_clients(tmp_path: Path) -> None:
     text = "client,num_images\ntest,100\nb,3\na,0\nmissing,7\n"
     sizes = read_client_sizes(write(tmp_path / "sizes.csv", text))
     assert list(sizes.items()) == [("b", 3), ("a", 0)]
@@ -28,12 +31,14 @@ def test_the_rows_test_and_missing_are_not_clients(tmp_path):
         ("client,num_images\ntest,9\n", "at least one client with images, got none"),
     ],
 )
-def test_a_bad_file_is_one_clear_sentence(tmp_path, text, sentence):
+def test_a_bad_file_is_one_clear_sentence(
+    tmp_path: Path, text: str, sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence):
         read_client_sizes(write(tmp_path / "sizes.csv", text))
 
 
-def test_drawn_sizes_have_about_the_mean_and_nobody_is_empty():
+def test_drawn_sizes_have_about_the_mean_and_nobody_is_empty() -> None:
     sizes = draw_client_sizes(9275, 13.0, seed=0)
     assert len(sizes) == 9275
     assert sizes.min() >= 1

@@ -1,5 +1,8 @@
 """The data set `imagefolder` on small trees of files."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -7,20 +10,20 @@ from PIL import Image
 from fed3r_app.data import load_dataset
 
 
-def write_image(path, value=0):
+def write_image(path: Path, value: int = 0) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.full((2, 2, 3), value, dtype=np.uint8)).save(path)
 
 
 @pytest.fixture
-def root(tmp_path):
+def root(tmp_path: Path) -> Any:
     write_image(tmp_path / "train" / "dog" / "2.png", 12)
     write_image(tmp_path / "train" / "dog" / "1.png", 11)
     write_image(tmp_path / "train" / "cat" / "deep" / "er" / "9.JPG", 10)
     return tmp_path
 
 
-def test_classes_are_the_sorted_folders_of_train(root):
+def test_classes_are_the_sorted_folders_of_train(root: Any) -> None:
     dataset = load_dataset("imagefolder", str(root))
     assert dataset.class_names == ("cat", "dog")
     assert dataset.train.labels.tolist() == [0, 1, 1]
@@ -30,12 +33,12 @@ def test_classes_are_the_sorted_folders_of_train(root):
     assert dataset.clients is None
 
 
-def test_test_images_are_numbered_by_the_classes_of_train(root):
+def test_test_images_are_numbered_by_the_classes_of_train(root: Any) -> None:
     write_image(root / "test" / "dog" / "1.png")
     assert load_dataset("imagefolder", str(root)).test.labels.tolist() == [1]
 
 
-def test_other_files_and_hidden_ones_are_passed_over(root):
+def test_other_files_and_hidden_ones_are_passed_over(root: Any) -> None:
     (root / "train" / "dog" / "notes.txt").write_text("good dog")
     write_image(root / "train" / "dog" / ".1.png")
     write_image(root / "train" / ".thumbnails" / "1.png")
@@ -44,31 +47,31 @@ def test_other_files_and_hidden_ones_are_passed_over(root):
     assert len(dataset.train) == 3
 
 
-def test_an_empty_class_folder_is_a_class(root):
+def test_an_empty_class_folder_is_a_class(root: Any) -> None:
     (root / "train" / "bird").mkdir()
     dataset = load_dataset("imagefolder", str(root))
     assert dataset.class_names == ("bird", "cat", "dog")
     assert dataset.train.labels.tolist() == [1, 2, 2]
 
 
-def test_a_test_class_that_train_lacks_is_named(root):
+def test_a_test_class_that_train_lacks_is_named(root: Any) -> None:
     write_image(root / "test" / "fish" / "1.png")
     with pytest.raises(ValueError, match=r"must also be in train, got fish\."):
         load_dataset("imagefolder", str(root))
 
 
-def test_a_folder_without_images_is_named(root, tmp_path):
+def test_a_folder_without_images_is_named(root: Any, tmp_path: Path) -> None:
     (root / "test" / "dog").mkdir(parents=True)
     with pytest.raises(FileNotFoundError, match=r"test must hold images .* got none"):
         load_dataset("imagefolder", str(root))
 
 
-def test_train_must_be_there(tmp_path):
+def test_train_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"must hold train/<class>/"):
         load_dataset("imagefolder", str(tmp_path))
 
 
-def test_data_path_must_be_there(tmp_path):
+def test_data_path_must_be_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="data-path must be an existing folder"):
         load_dataset("imagefolder", str(tmp_path / "nowhere"))
     with pytest.raises(ValueError, match=r"data-path must name a folder .* got ''"):

@@ -2,6 +2,8 @@
 
 import io
 import os
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,21 +16,21 @@ PIXELS = RNG.integers(0, 256, size=(4, 5, 6, 3), dtype=np.uint8)
 LABELS = [2, 0, 1, 1]
 
 
-def encode(pixels, mode="RGB"):
+def encode(pixels: Any, mode: str = "RGB") -> Any:
     file = io.BytesIO()
     Image.fromarray(pixels).convert(mode).save(file, "PNG")
     return file.getvalue()
 
 
-def array_images(pixels, root):
+def array_images(pixels: Any, root: Any) -> Any:
     return ArrayImages(pixels, LABELS[: len(pixels)])
 
 
-def encoded_images(pixels, root):
+def encoded_images(pixels: Any, root: Any) -> Any:
     return EncodedImages([encode(each) for each in pixels], LABELS[: len(pixels)])
 
 
-def file_images(pixels, root):
+def file_images(pixels: Any, root: Any) -> Any:
     paths = []
     for each in pixels:
         content = encode(each)
@@ -40,11 +42,11 @@ def file_images(pixels, root):
 
 
 @pytest.fixture(params=[array_images, encoded_images, file_images])
-def make_images(request, tmp_path):
+def make_images(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return lambda pixels: request.param(pixels, tmp_path)
 
 
-def test_images_come_back_as_they_went_in(make_images):
+def test_images_come_back_as_they_went_in(make_images: Any) -> None:
     images = make_images(PIXELS)
     assert len(images) == 4
     assert images.labels.tolist() == LABELS
@@ -54,25 +56,25 @@ def test_images_come_back_as_they_went_in(make_images):
         assert np.array_equal(np.asarray(image), PIXELS[row])
 
 
-def test_the_same_images_have_the_same_identity(make_images):
+def test_the_same_images_have_the_same_identity(make_images: Any) -> None:
     assert make_images(PIXELS).identity == make_images(PIXELS).identity
     assert int(make_images(PIXELS).identity, 16) >= 0
 
 
-def test_other_images_or_another_order_have_another_identity(make_images):
+def test_other_images_or_another_order_have_another_identity(make_images: Any) -> None:
     changed = PIXELS.copy()
     changed[2, 0, 0, 0] ^= 1
     variants = [PIXELS, changed, PIXELS[::-1], PIXELS[:3], PIXELS[:0]]
     assert len({make_images(variant).identity for variant in variants}) == 5
 
 
-def test_pixels_of_another_shape_have_another_identity():
+def test_pixels_of_another_shape_have_another_identity() -> None:
     reshaped = PIXELS.reshape(4, 6, 5, 3)
     one, two = ArrayImages(PIXELS, LABELS), ArrayImages(reshaped, LABELS)
     assert one.identity != two.identity
 
 
-def test_a_file_written_again_changes_the_identity(tmp_path):
+def test_a_file_written_again_changes_the_identity(tmp_path: Path) -> None:
     before = file_images(PIXELS, tmp_path)
     first = before.identity
     path = next(tmp_path.iterdir())
@@ -81,7 +83,7 @@ def test_a_file_written_again_changes_the_identity(tmp_path):
     assert file_images(PIXELS, tmp_path).identity != first
 
 
-def test_the_folder_of_the_files_does_not_show_in_the_identity(tmp_path):
+def test_the_folder_of_the_files_does_not_show_in_the_identity(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     images = file_images(PIXELS, tmp_path / "old")
     first = images.identity
@@ -89,17 +91,17 @@ def test_the_folder_of_the_files_does_not_show_in_the_identity(tmp_path):
     assert file_images(PIXELS, tmp_path / "new").identity == first
 
 
-def test_labels_cannot_be_changed(make_images):
+def test_labels_cannot_be_changed(make_images: Any) -> None:
     with pytest.raises(ValueError, match="read-only"):
         make_images(PIXELS).labels[0] = 7
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "1"])
-def test_other_modes_are_turned_into_rgb(mode):
+def test_other_modes_are_turned_into_rgb(mode: Any) -> None:
     assert EncodedImages([encode(PIXELS[0], mode)], [0]).image(0).mode == "RGB"
 
 
-def test_an_image_is_read_without_its_neighbours(tmp_path):
+def test_an_image_is_read_without_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "good.png").write_bytes(encode(PIXELS[0]))
     images = FileImages(tmp_path, ["lost.png", "good.png"], [0, 1])
     assert np.array_equal(np.asarray(images.image(1)), PIXELS[0])
@@ -107,7 +109,7 @@ def test_an_image_is_read_without_its_neighbours(tmp_path):
         images.image(0)
 
 
-def test_missing_files_are_noticed_and_the_first_is_named(tmp_path):
+def test_missing_files_are_noticed_and_the_first_is_named(tmp_path: Path) -> None:
     (tmp_path / "b.png").write_bytes(encode(PIXELS[0]))
     images = FileImages(tmp_path, ["a.png", "b.png", "c/d.png"], [0, 1, 2])
     with pytest.raises(
@@ -117,18 +119,18 @@ def test_missing_files_are_noticed_and_the_first_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("keep", [0, 20, 60])
-def test_a_damaged_file_is_named(tmp_path, keep):
+def test_a_damaged_file_is_named(tmp_path: Path, keep: Any) -> None:
     (tmp_path / "cut.png").write_bytes(encode(PIXELS[0])[:keep])
     with pytest.raises(ValueError, match=r"cut\.png must be a readable image"):
         FileImages(tmp_path, ["cut.png"], [0]).image(0)
 
 
-def test_labels_must_match_the_images():
+def test_labels_must_match_the_images() -> None:
     with pytest.raises(ValueError, match=r"each of the 4 images, got shape \(3,\)"):
         ArrayImages(PIXELS, [0, 1, 2])
 
 
-def test_pixels_must_be_bytes_in_rgb():
+def test_pixels_must_be_bytes_in_rgb() -> None:
     with pytest.raises(ValueError, match=r"uint8 of shape .* got float64"):
         ArrayImages(PIXELS.astype(float), LABELS)
     with pytest.raises(ValueError, match=r"got uint8 of shape \(4, 5, 6\)"):

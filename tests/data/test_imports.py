@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def test_importing_the_package_loads_no_heavy_library():
+def test_importing_the_package_loads_no_heavy_library() -> None:
     heavy = ["torch", "torchvision", "sklearn", "datasets", "flwr_datasets", "pyarrow"]
     code = (
         "import sys, fed3r_app.data; "

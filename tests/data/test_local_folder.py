@@ -1,5 +1,8 @@
 """A node's own images: folders of classes, two parts, or a table."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from PIL import Image
 
@@ -7,10 +10,10 @@ from fed3r_app.data import load_local
 
 
 @pytest.fixture
-def add(tmp_path):
+def add(tmp_path: Path) -> Any:
     """Put a tiny image under each of some paths; return the folder."""
 
-    def make(*paths):
+    def make(*paths: Any) -> Any:
         for number, path in enumerate(paths):
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / path)
@@ -19,7 +22,7 @@ def add(tmp_path):
     return make
 
 
-def named(data, images):
+def named(data: Any, images: Any) -> Any:
     """Return (class, first colour value) of each image."""
     return [
         (data.class_names[label], images.image(i).getpixel((0, 0))[0])
@@ -27,27 +30,27 @@ def named(data, images):
     ]
 
 
-def test_folders_are_classes(add):
+def test_folders_are_classes(add: Any) -> None:
     data = load_local(str(add("owl/2.png", "cat/1.png", "cat/deep/er.png")))
     assert data.class_names == ("cat", "owl")
     assert named(data, data.train) == [("cat", 1), ("cat", 2), ("owl", 0)]
     assert data.test is None
 
 
-def test_test_images_may_be_of_classes_that_are_not_trained_on_here(add):
+def test_test_images_may_be_of_classes_that_are_not_trained_on_here(add: Any) -> None:
     data = load_local(str(add("train/cat/1.png", "test/owl/2.png", "test/cat/3.png")))
     assert data.class_names == ("cat", "owl")
     assert named(data, data.train) == [("cat", 0)]
     assert named(data, data.test) == [("cat", 2), ("owl", 1)]
 
 
-def test_a_class_may_be_called_train(add):
+def test_a_class_may_be_called_train(add: Any) -> None:
     data = load_local(str(add("train/1.png", "plane/2.png")))
     assert data.class_names == ("plane", "train")
 
 
 @pytest.mark.parametrize("as_folder", [True, False])
-def test_a_table_names_images_anywhere_below_it(add, as_folder):
+def test_a_table_names_images_anywhere_below_it(add: Any, as_folder: Any) -> None:
     folder = add("a/1.png", "b/2.png", "c 3.png")
     (folder / "labels.csv").write_text(
         "path,label,split\na/1.png,owl,train\nb/2.png,cat,\nc 3.png,owl,test\n"
@@ -67,7 +70,9 @@ def test_a_table_names_images_anywhere_below_it(add, as_folder):
         ("path,label\n", "must hold images"),
     ],
 )
-def test_a_table_that_makes_no_sense_is_refused(add, table, sentence):
+def test_a_table_that_makes_no_sense_is_refused(
+    add: Any, table: Any, sentence: str
+) -> None:
     folder = add("a/1.png")
     (folder / "labels.csv").write_text(table)
     with pytest.raises((OSError, ValueError), match=sentence):
@@ -82,11 +87,13 @@ def test_a_table_that_makes_no_sense_is_refused(add, table, sentence):
         (("1.png",), "must hold images as <class>"),
     ],
 )
-def test_a_folder_that_makes_no_sense_is_refused(add, paths, sentence):
+def test_a_folder_that_makes_no_sense_is_refused(
+    add: Any, paths: Any, sentence: str
+) -> None:
     with pytest.raises((OSError, ValueError), match=sentence):
         load_local(str(add(*paths)))
 
 
-def test_what_is_not_there_is_named(tmp_path):
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"got '.*nowhere', which is not there"):
         load_local(str(tmp_path / "nowhere"))

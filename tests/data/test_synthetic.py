@@ -1,5 +1,8 @@
 """Synthetic data sets: features of any row, at any time, always the same."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,14 +16,14 @@ NAME = "synthetic:clients=30,classes=5,features=16,mean=8"
 
 
 @pytest.fixture
-def sizes_csv(tmp_path):
+def sizes_csv(tmp_path: Path) -> Any:
     path = tmp_path / "sizes.csv"
     path.write_text("client,num_images\nann,3\ntest,50\nbob,0\ncem,40\n")
     return path
 
 
-def test_every_row_is_the_same_whoever_asks_and_with_whom():
-    train = load_dataset(NAME, "").train
+def test_every_row_is_the_same_whoever_asks_and_with_whom() -> None:
+    train: Any = load_dataset(NAME, "").train
     rows = np.arange(len(train))
     together = train.features(rows)
     assert together.dtype == np.float32
@@ -30,7 +33,7 @@ def test_every_row_is_the_same_whoever_asks_and_with_whom():
     assert np.array_equal(backwards[::-1], together)
 
 
-def test_rows_differ_and_so_do_training_test_and_seeds():
+def test_rows_differ_and_so_do_training_test_and_seeds() -> None:
     dataset, rows = load_dataset(NAME, ""), np.arange(20)
     other = load_dataset(NAME + ",seed=1", "")
     noise = [
@@ -41,10 +44,10 @@ def test_rows_differ_and_so_do_training_test_and_seeds():
     assert len(np.unique(drawn.round(4), axis=0)) == len(drawn)
 
 
-def test_features_lie_around_the_centres_that_training_and_test_share():
+def test_features_lie_around_the_centres_that_training_and_test_share() -> None:
     dataset = load_dataset("synthetic:classes=3,features=4,clients=50,mean=100", "")
 
-    def centre(part, label):
+    def centre(part: Any, label: Any) -> Any:
         return part.features(np.flatnonzero(part.labels == label)).mean(axis=0)
 
     # The noise is 0.2 sqrt(4) = 0.4; means of hundreds of samples.
@@ -53,7 +56,7 @@ def test_features_lie_around_the_centres_that_training_and_test_share():
         assert np.allclose(*means, atol=0.15)
 
 
-def test_the_natural_clients_are_those_of_the_file(sizes_csv):
+def test_the_natural_clients_are_those_of_the_file(sizes_csv: Any) -> None:
     dataset = load_dataset("synthetic:classes=4,features=3", str(sizes_csv))
     split = split_rows(dataset, "natural", 3, 0, 0)
     assert [len(rows) for rows in split] == [3, 0, 40]
@@ -61,23 +64,23 @@ def test_the_natural_clients_are_those_of_the_file(sizes_csv):
     assert np.array_equal(np.concatenate(split), np.arange(43))
 
 
-def test_every_other_split_works_too():
+def test_every_other_split_works_too() -> None:
     dataset = load_dataset(NAME, "")
     for scheme in ("iid", "by-class", "dirichlet"):
         split = split_rows(dataset, scheme, 10, 0.5, 0)
         assert sum(map(len, split)) == len(dataset.train)
 
 
-def test_a_client_has_fewer_classes_than_images_drawn_one_by_one():
+def test_a_client_has_fewer_classes_than_images_drawn_one_by_one() -> None:
     dataset = load_dataset("synthetic:clients=2000,classes=1000,mean=13", "")
     labels = dataset.train.labels
-    pairs = sum(len(np.unique(labels[rows])) for rows in dataset.clients)
+    pairs = sum(len(np.unique(labels[rows])) for rows in dataset.clients or ())
     # A run of one class has mean length 1 / 0.43; each client begins one.
     begun = 2000 + 0.43 * (len(labels) - 2000)
     assert pairs == pytest.approx(begun, rel=0.03)
 
 
-def test_the_identity_names_the_data_exactly(sizes_csv):
+def test_the_identity_names_the_data_exactly(sizes_csv: Any) -> None:
     names = [
         NAME,
         NAME + ",seed=1",
@@ -89,11 +92,12 @@ def test_the_identity_names_the_data_exactly(sizes_csv):
     assert len(identities) == 5
 
 
-def test_its_features_are_taken_as_they_are(tmp_path):
+def test_its_features_are_taken_as_they_are(tmp_path: Path) -> None:
     dataset, rows = load_dataset(NAME, ""), np.array([4, 2])
+    train: Any = dataset.train
     backbone = load_backbone(BackboneSpec("none", "packaged", 96), dataset.feature_dim)
     assert backbone.dim == 16
-    expected = torch.from_numpy(dataset.train.features(rows))
+    expected = torch.from_numpy(train.features(rows))
     cpu = torch.device("cpu")
     plain = extract_features(backbone, dataset.train, rows, device=cpu)
     kept = cached_features(
@@ -104,7 +108,7 @@ def test_its_features_are_taken_as_they_are(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_there_are_no_images():
+def test_there_are_no_images() -> None:
     with pytest.raises(ValueError, match="has features and no image"):
         load_dataset(NAME, "").train.image(0)
     with pytest.raises(ValueError, match='"none" must go with samples that are feat'):
@@ -124,12 +128,12 @@ def test_there_are_no_images():
         ("digits:classes=3", "dataset must be one of .* got 'digits:classes=3'"),
     ],
 )
-def test_a_bad_name_is_one_clear_sentence(name, sentence):
+def test_a_bad_name_is_one_clear_sentence(name: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         load_dataset(name, "")
 
 
-def test_a_file_and_numbers_that_contradict_it_are_refused(sizes_csv):
+def test_a_file_and_numbers_that_contradict_it_are_refused(sizes_csv: Any) -> None:
     with pytest.raises(ValueError, match="must not set clients when data-path"):
         load_dataset("synthetic:clients=3", str(sizes_csv))
     with pytest.raises(FileNotFoundError, match="data-path must be a CSV of client"):

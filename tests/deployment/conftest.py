@@ -4,79 +4,52 @@ Starting one takes seconds and a run half a minute: share a deployment among the
 of a module wherever none of them breaks it.
 """
 
-import json
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fed3r_app.deployment.certificates import make_certificates
 from fed3r_app.deployment.processes import Deployment
-from fed3r_app.runs.model_file import load_model
-from fed3r_app.runs.snapshots import load_snapshot
+from tests.harness.runs import Outcome
 
 PROJECT = Path(__file__).parents[2]
 _LONGEST_RUN = 240.0
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a run: its status, what it said, where its files are."""
-
-    status: str
-    output: str
-    directory: Path
-
-    @property
-    def completed(self):
-        return self.status == "finished:completed"
-
-    @property
-    def summary(self):
-        return json.loads((self.directory / "summary.json").read_text())
-
-    @property
-    def weights(self):
-        """The classifier W (d, C)."""
-        return load_model(self.directory / "model.safetensors").W
-
-    @property
-    def statistics(self):
-        return load_snapshot(self.directory / "statistics.safetensors").statistics
-
-
 class Federation:
     """A deployment with its nodes, and the results of its runs."""
 
-    def __init__(self, deployment, root, app=PROJECT):
+    def __init__(self, deployment: Any, root: Any, app: Any = PROJECT) -> None:
         self.deployment = deployment
         self.certificates = root / "certificates"
         self._runs = root / "runs"
         self._app = app
 
-    def submit(self, run_name, **settings):
+    def submit(self, run_name: str, **settings: Any) -> Any:
         """Hand in a run; return its id. Settings have ``_`` for ``-``."""
         settings = {key.replace("_", "-"): value for key, value in settings.items()}
         return self.deployment.submit(self._app, {**settings, "run-name": run_name})
 
-    def wait(self, run, run_name, timeout=_LONGEST_RUN):
+    def wait(self, run: Any, run_name: str, timeout: Any = _LONGEST_RUN) -> Any:
         """Return the outcome of a run once it has ended."""
         status = self.deployment.wait(run, timeout)
-        return Outcome(status, self.deployment.output(run), self.directory(run_name))
+        return Outcome(self.directory(run_name), status, self.deployment.output(run))
 
-    def directory(self, run_name):
+    def directory(self, run_name: str) -> Any:
         """Return where the files of a run are."""
         return self._runs / run_name
 
-    def run(self, run_name, timeout=_LONGEST_RUN, **settings):
+    def run(self, run_name: str, timeout: Any = _LONGEST_RUN, **settings: Any) -> Any:
         """Hand in a run and return its outcome."""
         return self.wait(self.submit(run_name, **settings), run_name, timeout)
 
 
 @pytest.fixture(scope="module")
-def deploy(tmp_path_factory):
+def deploy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Start deployments, each in a folder of its own; all are stopped at the end.
 
     Nodes are given as node configs by name. A secure deployment has TLS and node
@@ -84,7 +57,14 @@ def deploy(tmp_path_factory):
     """
     with ExitStack() as stack:
 
-        def start(nodes, *, secure=False, strangers=(), app=PROJECT, environment=None):
+        def start(
+            nodes: Any,
+            *,
+            secure: bool = False,
+            strangers: Any = (),
+            app: Any = PROJECT,
+            environment: Any = None,
+        ) -> Any:
             root = tmp_path_factory.mktemp("deployment")
             certificates = root / "certificates" if secure else None
             if certificates:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,9 +25,9 @@ PLAIN, TLS = ["compose.yml"], ["compose.yml", "compose.tls.yml"]
 ONE_SHOT = {"certificates", "demo-data", "register", "run"}
 
 
-def load(files):
+def load(files: Any) -> Any:
     """Return the services of compose files, merged as compose merges them."""
-    services = {}
+    services: dict[Any, Any] = {}
     for file in files:
         for name, service in yaml.safe_load((FOLDER / file).read_text())[
             "services"
@@ -35,7 +36,7 @@ def load(files):
     return services
 
 
-def merge(base, override):
+def merge(base: Any, override: Any) -> Any:
     """Return a service with the settings of a file on top: commands are replaced."""
     merged = {**base, **override}
     for key in ("depends_on", "environment", "healthcheck"):
@@ -45,11 +46,11 @@ def merge(base, override):
     return merged
 
 
-def in_order(services):
+def in_order(services: Any) -> Any:
     """Return the names of the services, each after those it depends on."""
     ordered = []
 
-    def add(name):
+    def add(name: str) -> None:
         for needed in services[name].get("depends_on", {}):
             add(needed)
         if name not in ordered:
@@ -60,7 +61,7 @@ def in_order(services):
     return ordered
 
 
-def mounts(service):
+def mounts(service: Any) -> Any:
     """Return the folders of a container and the volumes behind them."""
     return {volume.split(":")[1]: volume.split(":")[0] for volume in service["volumes"]}
 
@@ -68,14 +69,14 @@ def mounts(service):
 class Host:
     """Runs services of a compose file as processes on this machine."""
 
-    def __init__(self, services, root):
+    def __init__(self, services: Any, root: Any) -> None:
         self.services = services
         self.root = root
-        self.output = {}
+        self.output: dict[Any, Any] = {}
         self._ports = {"superlink:8000": free_port()}
-        self._running = []
+        self._running: list[Any] = []
 
-    def start(self, name):
+    def start(self, name: str) -> None:
         """Run a one-shot service to its end; start another and wait until it is up."""
         log = self.root / f"{name}.log"
         with log.open("wb") as file:
@@ -95,7 +96,7 @@ class Host:
         elif "healthcheck" in self.services[name]:
             self._wait_until_healthy(name, process, log)
 
-    def words(self, name, command):
+    def words(self, name: str, command: Any) -> Any:
         """Return a command line with this machine's hosts, ports and paths."""
         own = self._ports.setdefault(f"{name}:9094", free_port())
         superlink = self._ports["superlink:8000"]
@@ -120,7 +121,7 @@ class Host:
             words.append(word)
         return words
 
-    def environment(self, name):
+    def environment(self, name: str) -> Any:
         """Return what the image sets, with this machine's folders."""
         folders = mounts(self.services[name])
         own = {
@@ -142,7 +143,7 @@ class Host:
             "OMP_NUM_THREADS": "1",
         }
 
-    def stop(self):
+    def stop(self) -> None:
         for process in reversed(self._running):
             for number in (signal.SIGTERM, signal.SIGKILL):
                 try:
@@ -152,14 +153,14 @@ class Host:
                 time.sleep(0.3)
             process.wait()
 
-    def _volume(self, volume, folder):
+    def _volume(self, volume: Any, folder: Any) -> Any:
         # The demo's folders are those that the nodes then see as their own.
         path = self.root / ("demo" if volume.startswith("data-") else "volumes")
         path /= volume.replace("data-", "clinic-")
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def _wait_until_healthy(self, name, process, log):
+    def _wait_until_healthy(self, name: str, process: Any, log: Any) -> None:
         command = self.words(name, self.services[name]["healthcheck"]["test"])
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline and process.poll() is None:
@@ -172,7 +173,7 @@ class Host:
         pytest.fail(f"{name} did not become healthy: {log.read_text()}")
 
 
-def image_environment():
+def image_environment() -> Any:
     """Return the variables that the Dockerfile sets, but for the folders."""
     text = (FOLDER / "Dockerfile").read_text().replace("\\\n", " ")
     last = re.findall(r"^ENV (.*)$", text, re.MULTILINE)[-1]
@@ -182,7 +183,7 @@ def image_environment():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("files", [PLAIN, TLS], ids=["plain", "tls"])
-def test_the_services_run_to_the_result(files, tmp_path):
+def test_the_services_run_to_the_result(files: Any, tmp_path: Path) -> None:
     services = load(files)
     host = Host(services, tmp_path)
     try:
@@ -199,7 +200,7 @@ def test_the_services_run_to_the_result(files, tmp_path):
 
 
 @pytest.mark.parametrize("files", [PLAIN, TLS], ids=["plain", "tls"])
-def test_what_is_published_is_published_on_this_machine_only(files):
+def test_what_is_published_is_published_on_this_machine_only(files: Any) -> None:
     ports = [
         port for service in load(files).values() for port in service.get("ports", [])
     ]
@@ -207,12 +208,14 @@ def test_what_is_published_is_published_on_this_machine_only(files):
 
 
 @pytest.mark.parametrize("files", [PLAIN, TLS], ids=["plain", "tls"])
-def test_every_volume_is_declared_and_every_folder_is_made_by_the_image(files):
+def test_every_volume_is_declared_and_every_folder_is_made_by_the_image(
+    files: Any,
+) -> None:
     declared = set()
     for file in files:
         declared |= set(yaml.safe_load((FOLDER / file).read_text())["volumes"])
     made = set(re.findall(r" (/[\w/-]+)", (FOLDER / "Dockerfile").read_text()))
-    used = {}
+    used: dict[Any, Any] = {}
     for service in load(files).values():
         used |= mounts(service)
         assert set(mounts(service)) <= made
@@ -223,12 +226,12 @@ def test_every_volume_is_declared_and_every_folder_is_made_by_the_image(files):
     } == declared
 
 
-def test_every_service_of_the_tls_file_is_encrypted():
+def test_every_service_of_the_tls_file_is_encrypted() -> None:
     for name, service in load(TLS).items():
         assert "--insecure" not in service["command"], name
 
 
-def test_a_node_sees_its_own_images_and_nobody_elses():
+def test_a_node_sees_its_own_images_and_nobody_elses() -> None:
     for number in (1, 2, 3):
         service = load(PLAIN)[f"supernode-{number}"]
         assert mounts(service) == {
@@ -238,7 +241,7 @@ def test_a_node_sees_its_own_images_and_nobody_elses():
         assert f'client-id="clinic-{number}"' in service["command"][-1]
 
 
-def test_the_dockerfile_passes_the_linter():
+def test_the_dockerfile_passes_the_linter() -> None:
     hadolint = Path(sys.executable).parent / "hadolint"
     done = subprocess.run(
         [hadolint, "--no-color", FOLDER / "Dockerfile"],
@@ -249,11 +252,11 @@ def test_the_dockerfile_passes_the_linter():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_versions_in_the_image_are_the_projects():
+def test_versions_in_the_image_are_the_projects() -> None:
     text = (FOLDER / "Dockerfile").read_text()
     assert text.count("--constraint constraints.txt") == text.count("pip install") == 2
     version = re.search(
         r'^version = "(.*)"', (PROJECT / "pyproject.toml").read_text(), re.M
     )
     for service in load(TLS).values():
-        assert service["image"] == f"fed3r:{version[1]}"
+        assert version and service["image"] == f"fed3r:{version[1]}"

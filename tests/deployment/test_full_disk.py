@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ SETTINGS = {
 }
 
 
-def run(folder, name, limit=0, resume=False):
+def run(folder: Path, name: str, limit: int = 0, resume: bool = False) -> Any:
     settings = json.dumps({**SETTINGS, "run-name": name, "resume": resume})
     return subprocess.run(
         [sys.executable, "-c", SCRIPT, str(limit), settings],
@@ -52,7 +53,9 @@ def run(folder, name, limit=0, resume=False):
     )
 
 
-def test_a_full_disk_ends_in_a_sentence_and_resume_gives_the_same_classifier(tmp_path):
+def test_a_full_disk_ends_in_a_sentence_and_resume_gives_the_same_classifier(
+    tmp_path: Path,
+) -> None:
     assert run(tmp_path, "undisturbed").returncode == 0
     full = run(tmp_path, "full", limit=10_000)
     assert full.returncode != 0

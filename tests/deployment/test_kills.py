@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,17 +33,17 @@ SETTINGS = {
 ROUND_TIMEOUT = 40.0
 
 
-def node(number):
+def node(number: Any) -> Any:
     return f"node-{number}", {"partition-id": number, "num-partitions": NUM_NODES}
 
 
 @pytest.fixture(scope="module")
-def federation(deploy):
+def federation(deploy: Any) -> Any:
     return deploy(dict(node(number) for number in range(NUM_NODES)))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(federation):
+def undisturbed(federation: Any) -> Any:
     """The outcome of a run that nobody disturbs, and how long its ServerApp lives."""
     run = federation.submit("undisturbed", round_timeout=240.0, **SETTINGS)
     wait_until(lambda: federation.deployment.find(SERVER_APP))
@@ -52,12 +53,12 @@ def undisturbed(federation):
     return outcome, time.monotonic() - began
 
 
-def submit(federation, name, **settings):
+def submit(federation: Any, name: str, **settings: Any) -> Any:
     settings = {**SETTINGS, "round_timeout": ROUND_TIMEOUT, **settings}
     return federation.submit(name, **settings)
 
 
-def wait_until(condition, seconds=120.0):
+def wait_until(condition: Any, seconds: float = 120.0) -> Any:
     """Return what a condition gives once it is true."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
@@ -66,19 +67,19 @@ def wait_until(condition, seconds=120.0):
     return value
 
 
-def kill(process):
+def kill(process: Any) -> None:
     try:
         os.kill(process, signal.SIGKILL)
     except ProcessLookupError:
         pass  # it has just ended: a moment like any other
 
 
-def kill_server_app(deployment, random):
+def kill_server_app(deployment: Any, random: Any) -> None:
     for process in deployment.find(SERVER_APP):
         kill(process)
 
 
-def kill_client_app(deployment, random):
+def kill_client_app(deployment: Any, random: Any) -> None:
     running = deployment.find(CLIENT_APP) or [None]
     victim = random.choice(running)
     if victim is None:  # between two messages: take the next one
@@ -88,24 +89,24 @@ def kill_client_app(deployment, random):
         kill(int(victim))
 
 
-def not_running(deployment):
+def not_running(deployment: Any) -> Any:
     return not deployment.find(SERVER_APP)
 
 
-def kill_supernode(deployment, random):
+def kill_supernode(deployment: Any, random: Any) -> None:
     name, node_config = node(int(random.integers(NUM_NODES)))
     deployment.kill(name)
     time.sleep(random.uniform(0, 2))
     deployment.start_supernode(name, node_config)
 
 
-def kill_superlink(deployment, random):
+def kill_superlink(deployment: Any, random: Any) -> None:
     deployment.kill(SUPERLINK)
     time.sleep(random.uniform(0, 2))
     deployment.start_superlink()
 
 
-def finish(federation, run, name):
+def finish(federation: Any, run: Any, name: str) -> Any:
     """Return the outcome of a run, resumed until it completes."""
     for _ in range(4):
         if federation.deployment.find(SERVER_APP):
@@ -119,7 +120,7 @@ def finish(federation, run, name):
     return federation.wait(run, name)
 
 
-def audit(directory):
+def audit(directory: Path) -> Any:
     """Compare the ledger of a run with its sums, as an operator would."""
     return subprocess.run(
         [sys.executable, "-m", "fed3r_app.cli", "audit", str(directory)],
@@ -145,7 +146,9 @@ def audit(directory):
         (kill_superlink, 10),
     ],
 )
-def test_a_kill_does_not_change_the_result(federation, undisturbed, strike, seed):
+def test_a_kill_does_not_change_the_result(
+    federation: Any, undisturbed: Any, strike: Any, seed: int
+) -> None:
     expected, seconds = undisturbed
     random, name = np.random.default_rng(seed), f"{strike.__name__}-{seed}"
     run = submit(federation, name)
@@ -157,7 +160,7 @@ def test_a_kill_does_not_change_the_result(federation, undisturbed, strike, seed
     assert_same(outcome, expected)
 
 
-def assert_same(outcome, expected):
+def assert_same(outcome: Any, expected: Any) -> None:
     """Nobody is lost, nobody counted twice, and the classifier is the same."""
     assert outcome.summary["clients_counted"] == NUM_NODES
     assert outcome.summary["num_samples"] == NUM_IMAGES

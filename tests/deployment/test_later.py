@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ SIZE, LAM = 8, 0.5
 CLINICS = {"a": ("cat", "cat", "dog"), "b": ("dog", "owl"), "c": ("cat", "elk", "owl")}
 
 
-def write_images(folder):
+def write_images(folder: Path) -> None:
     rng = np.random.default_rng(0)
     for clinic, class_names in CLINICS.items():
         for number, name in enumerate(class_names):
@@ -30,7 +31,7 @@ def write_images(folder):
             Image.fromarray(grey).save(path)
 
 
-def assert_model_of(directory, folder, clinics):
+def assert_model_of(directory: Path, folder: Path, clinics: Any) -> None:
     """Check that the model is that of a run with just these clinics."""
     model = load_model(directory / "model.safetensors")
     rows, labels = [], []
@@ -45,7 +46,7 @@ def assert_model_of(directory, folder, clinics):
     assert float((model.W - W).norm() / W.norm()) <= 1e-9
 
 
-def fed3r(federation, command, directory, *arguments):
+def fed3r(federation: Any, command: Any, directory: Path, *arguments: Any) -> Any:
     """Run the command as a user does."""
     environment = federation.deployment.environment | {"PYTHONPATH": str(PROJECT)}
     done = subprocess.run(
@@ -63,7 +64,9 @@ def fed3r(federation, command, directory, *arguments):
     return done.stdout
 
 
-def test_a_clinic_joins_later_and_another_is_forgotten(deploy, tmp_path):
+def test_a_clinic_joins_later_and_another_is_forgotten(
+    deploy: Any, tmp_path: Path
+) -> None:
     write_images(tmp_path)
     nodes = {
         name: {"data-path": str(tmp_path / name), "client-id": name} for name in CLINICS

@@ -1,5 +1,8 @@
 """Four clinics with images of their own, TLS and node authentication, as processes."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -27,7 +30,7 @@ SETTINGS = {
 }
 
 
-def write_images(folder, seed):
+def write_images(folder: Path, seed: int) -> Any:
     """Write the clinics' images; return their pixels and labels, pooled."""
     rng = np.random.default_rng(seed)
     rows, labels = [], []
@@ -45,8 +48,8 @@ def write_images(folder, seed):
 
 
 def test_four_clinics_get_the_classifier_of_the_pooled_images_and_a_fifth_is_refused(
-    deploy, tmp_path
-):
+    deploy: Any, tmp_path: Path
+) -> None:
     Z, y = write_images(tmp_path, seed=0)
     nodes = {
         name: {"data-path": str(tmp_path / name), "client-id": name} for name in CLINICS

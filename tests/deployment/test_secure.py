@@ -7,6 +7,7 @@ import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,11 @@ PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def federation(deploy):
+def federation(deploy: Any) -> Any:
     return deploy({}, secure=True, strangers=["known", "stranger"])
 
 
-def run(federation, *command):
+def run(federation: Any, *command: Any) -> Any:
     """Run a program of Flower to its end; return its exit code and its output."""
     program, *options = command
     # Into a file: a pipe would stay open as long as what the program started lives.
@@ -44,7 +45,7 @@ def run(federation, *command):
         return code, output.read()
 
 
-def supernode(federation, authority, key, port=None):
+def supernode(federation: Any, authority: Any, key: Any, port: Any = None) -> Any:
     return run(
         federation,
         "flower-supernode",
@@ -55,7 +56,7 @@ def supernode(federation, authority, key, port=None):
     )
 
 
-def test_a_stranger_is_refused(federation):
+def test_a_stranger_is_refused(federation: Any) -> None:
     authority = federation.certificates / "ca.crt"
     code, output = supernode(federation, authority, "stranger")
     assert code != 0
@@ -63,14 +64,16 @@ def test_a_stranger_is_refused(federation):
     assert "SuperNode ID" not in output
 
 
-def test_a_node_does_not_trust_a_server_of_another_authority(federation, tmp_path):
+def test_a_node_does_not_trust_a_server_of_another_authority(
+    federation: Any, tmp_path: Path
+) -> None:
     make_certificates(tmp_path, ["127.0.0.1"], [])
     code, output = supernode(federation, tmp_path / "ca.crt", "known")
     assert code != 0
     assert "certificate verify failed" in output
 
 
-def test_a_busy_port_is_named(federation):
+def test_a_busy_port_is_named(federation: Any) -> None:
     port = str(federation.deployment.port)
     code, output = run(federation, "flower-superlink", "--insecure", f"--port={port}")
     assert code != 0
@@ -81,7 +84,9 @@ def test_a_busy_port_is_named(federation):
     assert f"('127.0.0.1', {port}): address already in use" in output
 
 
-def test_a_key_is_registered_once(federation, capsys):
+def test_a_key_is_registered_once(
+    federation: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     arguments = [
         federation.deployment.address,
         f"--root-certificates={federation.certificates / 'ca.crt'}",
@@ -95,7 +100,9 @@ def test_a_key_is_registered_once(federation, capsys):
     assert f"{key}: was registered before" in said
 
 
-def test_a_certificate_is_no_key(federation, capsys):
+def test_a_certificate_is_no_key(
+    federation: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     authority = str(federation.certificates / "ca.crt")
     arguments = [federation.deployment.address, f"--root-certificates={authority}"]
     assert main(["register", *arguments, authority]) == 1
@@ -103,7 +110,9 @@ def test_a_certificate_is_no_key(federation, capsys):
     assert f"{authority} was not registered:" in line
 
 
-def test_a_run_that_cannot_write_its_results_says_so_and_fails(federation, tmp_path):
+def test_a_run_that_cannot_write_its_results_says_so_and_fails(
+    federation: Any, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     code, output = run(
         federation,

@@ -1,6 +1,7 @@
 """Secure aggregation over four real SuperNodes, one of them killed half-way."""
 
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def federation(deploy):
+def federation(deploy: Any) -> Any:
     return deploy(
         {
             f"node-{i}": {"partition-id": i, "num-partitions": CLIENTS}
@@ -38,7 +39,7 @@ def federation(deploy):
     )
 
 
-def assert_plain(outcome, clients):
+def assert_plain(outcome: Any, clients: Any) -> None:
     """Check that the sums of some clients and W are the plain ones, to the bit."""
     grid = FixedPointEncoding(FeatureMap(SIZE * SIZE), 1.0, 1_000_000)
     dataset = load_dataset("digits", "")
@@ -58,14 +59,14 @@ def assert_plain(outcome, clients):
     assert torch.equal(outcome.weights, solve_ridge(total, LAM))
 
 
-def test_four_supernodes_give_the_plain_classifier_bit_for_bit(federation):
+def test_four_supernodes_give_the_plain_classifier_bit_for_bit(federation: Any) -> None:
     outcome = federation.run("whole", _LONGEST, **SETTINGS)
     assert outcome.completed, outcome.output
     assert outcome.summary["clients_counted"] == CLIENTS
     assert_plain(outcome, range(CLIENTS))
 
 
-def wait_for_share(deployment, node, start):
+def wait_for_share(deployment: Any, node: Any, start: Any) -> None:
     """Wait until a node's log says, from ``start`` on, that its shares are sent."""
     deadline = time.monotonic() + _LONGEST
     while time.monotonic() < deadline:
@@ -76,7 +77,9 @@ def wait_for_share(deployment, node, start):
     raise TimeoutError(f"{node} did not share its keys.")
 
 
-def test_a_supernode_killed_after_sharing_its_keys_is_made_up_for(federation):
+def test_a_supernode_killed_after_sharing_its_keys_is_made_up_for(
+    federation: Any,
+) -> None:
     deployment = federation.deployment
     start = len(deployment.log("node-2"))
     run = federation.submit("killed", **SETTINGS)

@@ -4,8 +4,10 @@ import socket
 import ssl
 import subprocess
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
@@ -24,18 +26,18 @@ from fed3r_app.runs.directory import RunDirectory
 class Health(BaseHTTPRequestHandler):
     """Answers as a SuperLink does when asked for its health."""
 
-    def do_GET(self):
+    def do_GET(self) -> None:
         self.send_response(200 if self.path == "/health" else 404)
         self.end_headers()
 
-    def log_message(self, *arguments):
+    def log_message(self, *arguments: Any) -> None:
         pass
 
 
 class NotFlower(Health):
     """Answers everything with a page of its own."""
 
-    def do_GET(self):
+    def do_GET(self) -> None:
         self.send_response(404)
         self.end_headers()
 
@@ -45,7 +47,7 @@ class Control(Health):
 
     answers: ClassVar[dict[str, bytes]] = {}
 
-    def do_POST(self):
+    def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         answer = self.answers.get(self.path.rpartition("/")[2])
         self.send_response(503 if answer is None else 200)
@@ -55,18 +57,18 @@ class Control(Health):
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory):
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("certificates")
     make_certificates(folder, ["127.0.0.1"], [])
     return folder
 
 
 @pytest.fixture
-def serve(certificates):
+def serve(certificates: Any) -> Iterator[Any]:
     """Start a server; return its address."""
     servers = []
 
-    def start(handler=Health, tls=False):
+    def start(handler: Any = Health, tls: bool = False) -> str:
         server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         server.handle_error = lambda *_: None  # clients turn away: that is the test
         if tls:
@@ -85,27 +87,31 @@ def serve(certificates):
         server.server_close()
 
 
-def sentence(capsys, *arguments):
+def sentence(capsys: pytest.CaptureFixture[str], *arguments: Any) -> Any:
     """Return the one line that a command fails with."""
     assert main(list(arguments)) == 1
     (line,) = capsys.readouterr().err.splitlines()
     return line
 
 
-def test_a_superlink_that_is_there_is_up(serve, certificates, capsys):
+def test_a_superlink_that_is_there_is_up(
+    serve: Any, certificates: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["check", serve()]) == 0
     authority = str(certificates / "ca.crt")
     assert main(["check", serve(tls=True), "--root-certificates", authority]) == 0
     assert "is up" in capsys.readouterr().out
 
 
-def test_nobody_listens(capsys):
+def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
     address = f"127.0.0.1:{free_port()}"
     assert f"at {address}: nobody listens there" in sentence(capsys, "check", address)
     assert "nobody listens there" in sentence(capsys, "register", address, "a.pub")
 
 
-def test_a_run_needs_a_superlink(capsys, tmp_path):
+def test_a_run_needs_a_superlink(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "pyproject.toml").touch()
     address = f"127.0.0.1:{free_port()}"
     line = sentence(capsys, "run", address, "--app", str(tmp_path))
@@ -115,65 +121,79 @@ def test_a_run_needs_a_superlink(capsys, tmp_path):
     )
 
 
-def test_a_run_needs_an_app(serve, capsys, tmp_path):
+def test_a_run_needs_an_app(
+    serve: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     line = sentence(capsys, "run", serve(), "--app", str(tmp_path))
     assert f"got {tmp_path} without pyproject.toml" in line
 
 
 def test_what_flower_says_of_a_run_it_does_not_start_is_passed_on(
-    serve, capsys, tmp_path
-):
+    serve: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     (tmp_path / "pyproject.toml").touch()
     line = sentence(capsys, "run", serve(), "--app", str(tmp_path))
     assert line.startswith("fed3r: The run was not started: ")
     assert "pyproject.toml" in line
 
 
-def test_the_host_is_not_known(capsys):
+def test_the_host_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
     line = sentence(capsys, "check", "no-such-host.invalid:8000")
     assert "the host is not known" in line
 
 
-def test_the_certificate_is_signed_by_somebody_else(serve, tmp_path, capsys):
+def test_the_certificate_is_signed_by_somebody_else(
+    serve: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make_certificates(tmp_path / "other", ["127.0.0.1"], [])
     other = tmp_path / "other" / "ca.crt"
     line = sentence(capsys, "check", serve(tls=True), "--root-certificates", str(other))
     assert f"its certificate is not signed by {other}" in line
 
 
-def test_the_certificate_names_another_host(serve, certificates, capsys):
+def test_the_certificate_names_another_host(
+    serve: Any, certificates: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     address = serve(tls=True).replace("127.0.0.1", "localhost")
     authority = str(certificates / "ca.crt")
     line = sentence(capsys, "check", address, "--root-certificates", authority)
     assert "its certificate does not name localhost. Make one with --host" in line
 
 
-def test_one_side_speaks_tls_and_the_other_does_not(serve, certificates, capsys):
+def test_one_side_speaks_tls_and_the_other_does_not(
+    serve: Any, certificates: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "it speaks TLS only" in sentence(capsys, "check", serve(tls=True))
     authority = str(certificates / "ca.crt")
     line = sentence(capsys, "check", serve(), "--root-certificates", authority)
     assert "it does not speak TLS. Was it started with --insecure?" in line
 
 
-def test_the_authority_is_no_certificate(serve, tmp_path, capsys):
+def test_the_authority_is_no_certificate(
+    serve: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for path in (tmp_path / "none.crt", tmp_path / "empty.crt"):
         line = sentence(capsys, "check", serve(), "--root-certificates", str(path))
         assert f"must be a file with a PEM certificate, got {path}" in line
         (tmp_path / "empty.crt").write_text("no certificate")
 
 
-def test_something_else_answers(serve, capsys):
+def test_something_else_answers(serve: Any, capsys: pytest.CaptureFixture[str]) -> None:
     line = sentence(capsys, "check", serve(NotFlower))
     assert "it answers, but not as a SuperLink (status 404)" in line
 
 
 @pytest.mark.parametrize("address", ["superlink", ":8000", "superlink:port", "a:70000"])
-def test_an_address_is_a_host_and_a_port(address, capsys):
+def test_an_address_is_a_host_and_a_port(
+    address: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     line = sentence(capsys, "check", address)
     assert line == f"fed3r: The SuperLink's address must be HOST:PORT, got {address!r}."
 
 
-def test_a_port_that_is_in_use_is_named(serve, capsys):
+def test_a_port_that_is_in_use_is_named(
+    serve: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
@@ -184,17 +204,24 @@ def test_a_port_that_is_in_use_is_named(serve, capsys):
 
 
 @pytest.mark.parametrize("port", ["0", "99999", "-1", "http"])
-def test_a_port_that_can_not_be_is_wrong_usage(port, capsys):
+def test_a_port_that_can_not_be_is_wrong_usage(
+    port: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["check", "127.0.0.1:8000", f"--port={port}"])
     assert f"must be from 1 to 65535, got '{port}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["before", "after"])
-def test_a_run_that_is_new_or_resumed_is_shown(name, tmp_path, monkeypatch, capsys):
+def test_a_run_that_is_new_or_resumed_is_shown(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     monkeypatch.setenv("FED3R_OUTPUT_DIR", str(tmp_path))
 
-    def finish(name, accuracy):
+    def finish(name: str, accuracy: Any) -> None:
         is_there = (tmp_path / name).exists()
         run = RunDirectory.open(str(tmp_path), name, resume=is_there)
         run.write_config({})
@@ -210,7 +237,7 @@ def test_a_run_that_is_new_or_resumed_is_shown(name, tmp_path, monkeypatch, caps
 
 
 @pytest.fixture
-def refuse_key(monkeypatch):
+def refuse_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let Flower's command say that a key is there already."""
     done = subprocess.CompletedProcess([], 1, "Public key already in use.", "")
     monkeypatch.setattr(
@@ -220,14 +247,15 @@ def refuse_key(monkeypatch):
 
 @pytest.mark.usefixtures("refuse_key")
 def test_a_key_that_was_unregistered_is_refused_with_what_to_do(
-    serve, tmp_path, capsys, monkeypatch
-):
+    serve: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     make_certificates(tmp_path, ["127.0.0.1"], ["a", "b"])
     keys = [tmp_path / "nodes" / f"{name}.pub" for name in "ab"]
-    nodes = [
-        NodeInfo(public_key=public_key_to_bytes(load_ssh_public_key(key.read_bytes())))
-        for key in keys
-    ]
+    public: list[Any] = [load_ssh_public_key(key.read_bytes()) for key in keys]
+    nodes = [NodeInfo(public_key=public_key_to_bytes(key)) for key in public]
     nodes[0].status, nodes[1].status = "unregistered", "offline"
     listed = ListNodesResponse(nodes_info=nodes).SerializeToString()
     monkeypatch.setitem(Control.answers, "list-nodes", listed)
@@ -237,7 +265,9 @@ def test_a_key_that_was_unregistered_is_refused_with_what_to_do(
     assert "b.pub: was registered before" in capsys.readouterr().out
 
 
-def test_a_superlink_that_fails_while_asked_for_a_run_is_a_sentence(serve, monkeypatch):
+def test_a_superlink_that_fails_while_asked_for_a_run_is_a_sentence(
+    serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     superlink = SuperLink(serve(Control))
     with pytest.raises(OSError, match=r"No connection to the SuperLink .* '503 "):
         superlink.status(run_id=7)

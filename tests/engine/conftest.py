@@ -6,53 +6,44 @@ the session.
 
 import json
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from simulation.engines.superlink import EphemeralSuperLink
+from tests.harness.runs import COMPLETED, Outcome
 
 PROJECT = Path(__file__).parents[2]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a run: whether it completed, what it said, where its files are."""
-
-    completed: bool
-    output: str
-    directory: Path
-
-    @property
-    def summary(self):
-        return json.loads((self.directory / "summary.json").read_text())
-
-    @property
-    def metrics(self):
-        lines = (self.directory / "metrics.jsonl").read_text().splitlines()[1:]
-        return [json.loads(line) for line in lines]
 
 
 class Engine:
     """Runs the app, or another one, on a SuperLink that is up."""
 
-    def __init__(self, superlink, root):
+    def __init__(self, superlink: Any, root: Any) -> None:
         self._superlink = superlink
         self._root = root
         self._copy = _copy_app(root / "app")
         self._calls = 0
 
     @property
-    def cache(self):
+    def cache(self) -> Any:
         return self._root / "cache"
 
-    def run_default(self, run_name, num_clients, **settings):
+    def run_default(self, run_name: str, num_clients: int, **settings: Any) -> Any:
         """Call ``flwr run .`` as ``make run`` does."""
         federation = "client-resources-num-cpus=1"
         return self._run(PROJECT, run_name, num_clients, federation, settings)
 
-    def run(self, run_name, num_clients, app=None, processes=1, **settings):
+    def run(
+        self,
+        run_name: str,
+        num_clients: int,
+        app: Any = None,
+        processes: int = 1,
+        **settings: Any,
+    ) -> Any:
         """Call ``flwr run`` the quick way, for small runs.
 
         One process for all clients unless told, and the app without what lies beside
@@ -61,7 +52,9 @@ class Engine:
         federation = f"init-args-num-cpus={processes} client-resources-num-cpus=1"
         return self._run(app or self._copy, run_name, num_clients, federation, settings)
 
-    def _run(self, app, run_name, num_clients, federation, settings):
+    def _run(
+        self, app: Any, run_name: str, num_clients: int, federation: Any, settings: Any
+    ) -> Any:
         """Settings are those of the run config, with ``_`` for ``-``."""
         self._calls += 1
         output = self._root / f"output-{self._calls}.txt"
@@ -74,10 +67,11 @@ class Engine:
             f"num-supernodes={num_clients} {federation}",
             output=output,
         )
-        return Outcome(completed, output.read_text(), self._root / "runs" / run_name)
+        status = COMPLETED if completed else "finished:failed"
+        return Outcome(self._root / "runs" / run_name, status, output.read_text())
 
 
-def _copy_app(folder):
+def _copy_app(folder: Path) -> Any:
     for package in ("fed3r_app", "strategies", "clients"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PROJECT / package, folder / package, ignore=ignored)
@@ -85,12 +79,12 @@ def _copy_app(folder):
     return folder
 
 
-def _toml(value):
+def _toml(value: Any) -> Any:
     return json.dumps(value)  # the same for strings, numbers and booleans
 
 
 @pytest.fixture(scope="session")
-def engine(tmp_path_factory):
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     root = tmp_path_factory.mktemp("engine")
     environment = {
         "FED3R_CACHE_DIR": str(root / "cache"),
@@ -132,10 +126,10 @@ app = FaultyApp()
 
 
 @pytest.fixture
-def faulty_app(tmp_path):
+def faulty_app(tmp_path: Path) -> Any:
     """Make an app like ours whose client 1 does something bad once."""
 
-    def make(fault):
+    def make(fault: Any) -> Any:
         text = (PROJECT / "pyproject.toml").read_text()
         for old, new in (
             ('name = "fed3r-flower"', 'name = "faulty"'),

@@ -1,5 +1,7 @@
 """Fine-tuning on the real engine: state and arrays through Flower's own hands."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from fed3r_app.runs.model_file import load_model
 
 
 @pytest.fixture(scope="module")
-def few_digits(tmp_path_factory):
+def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Return the settings of a data set of few digits, read by a small network."""
     folder = tmp_path_factory.mktemp("few-digits")
     digits = load_digits()
@@ -23,11 +25,11 @@ def few_digits(tmp_path_factory):
     return {"dataset": "imagefolder", "data_path": str(folder), "image_size": 64}
 
 
-def tuning(outcome):
+def tuning(outcome: Any) -> Any:
     return [line for line in outcome.metrics if line.get("phase") == "finetune"]
 
 
-def test_linear_probing_with_fedavg(engine):
+def test_linear_probing_with_fedavg(engine: Any) -> None:
     outcome = engine.run(
         "lp", 4, backbone="pixels", image_size=8, finetune="lp", rounds=3
     )
@@ -47,7 +49,9 @@ def test_linear_probing_with_fedavg(engine):
     ("method", "finetune"),
     [(m, f) for m in ("fed3r", "none") for f in ("full", "lp", "feat")][:-1],
 )
-def test_a_cell_of_the_matrix(engine, few_digits, method, finetune, optimizer):
+def test_a_cell_of_the_matrix(
+    engine: Any, few_digits: Any, method: Any, finetune: Any, optimizer: Any
+) -> None:
     outcome = engine.run(
         f"{method}-{finetune}-{optimizer}",
         4,
@@ -68,8 +72,8 @@ def test_a_cell_of_the_matrix(engine, few_digits, method, finetune, optimizer):
 
 
 @pytest.mark.slow
-def test_the_engine_gives_the_same_bits_again_and_resumed(engine):
-    settings = {
+def test_the_engine_gives_the_same_bits_again_and_resumed(engine: Any) -> None:
+    settings: dict[str, Any] = {
         "backbone": "pixels",
         "image_size": 8,
         "finetune": "lp",

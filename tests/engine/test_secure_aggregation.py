@@ -1,5 +1,7 @@
 """Secure aggregation on the real engine, with fifty simulated clients."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -15,7 +17,7 @@ SIZE = 8
 
 
 @pytest.mark.slow
-def test_fifty_simulated_clients_give_the_plain_sums_bit_for_bit(engine):
+def test_fifty_simulated_clients_give_the_plain_sums_bit_for_bit(engine: Any) -> None:
     outcome = engine.run(
         "secagg",
         50,

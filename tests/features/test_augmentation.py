@@ -1,5 +1,8 @@
 """Random crops and mirroring, as ImageNet networks are trained with."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +16,7 @@ SIZE = 16
 PREPROCESS = Preprocess(SIZE, SIZE)
 
 
-def ramp(width=40, height=30):
+def ramp(width: int = 40, height: int = 30) -> Any:
     """Return an image whose red grows from left to right, its green downwards."""
     pixels = np.zeros((height, width, 3), dtype=np.uint8)
     pixels[..., 0] = np.linspace(0, 255, width).astype(np.uint8)
@@ -21,24 +24,24 @@ def ramp(width=40, height=30):
     return Image.fromarray(pixels)
 
 
-def draws(count=400, image=None, seed=0):
+def draws(count: int = 400, image: Any = None, seed: int = 0) -> Any:
     random = np.random.default_rng(seed)
     return [PREPROCESS.random_pixels(image or ramp(), random) for _ in range(count)]
 
 
-def test_the_shape_and_type_are_those_without_augmentation():
+def test_the_shape_and_type_are_those_without_augmentation() -> None:
     plain = PREPROCESS.pixels(ramp())
     for pixels in draws(20):
         assert (pixels.shape, pixels.dtype) == (plain.shape, plain.dtype)
 
 
-def test_a_seed_gives_the_same_images_and_another_gives_others():
+def test_a_seed_gives_the_same_images_and_another_gives_others() -> None:
     for one, other in zip(draws(5), draws(5), strict=True):
         assert np.array_equal(one, other)
     assert not np.array_equal(draws(1)[0], draws(1, seed=1)[0])
 
 
-def test_half_of_the_images_are_mirrored_and_none_stands_on_its_head():
+def test_half_of_the_images_are_mirrored_and_none_stands_on_its_head() -> None:
     images = [pixels.astype(int) for pixels in draws()]
     mirrored = np.mean([p[8, 0, 0] > p[8, -1, 0] for p in images])
     # 400 fair coins: 0.5 with a standard deviation of 0.025.
@@ -47,7 +50,7 @@ def test_half_of_the_images_are_mirrored_and_none_stands_on_its_head():
 
 
 @pytest.mark.parametrize("size", [(40, 30), (8, 8), (300, 20), (1, 1)])
-def test_boxes_lie_inside_and_cover_8_to_100_percent(size):
+def test_boxes_lie_inside_and_cover_8_to_100_percent(size: Any) -> None:
     random = np.random.default_rng(0)
     shares = []
     for _ in range(500):
@@ -61,31 +64,33 @@ def test_boxes_lie_inside_and_cover_8_to_100_percent(size):
         assert 0.4 < np.mean(shares) < 0.6
 
 
-def test_greyscale_images_have_one_channel():
+def test_greyscale_images_have_one_channel() -> None:
     grey = Preprocess(SIZE, SIZE, mode="L", mean=(0.0,), std=(1.0,))
     pixels = grey.random_pixels(ramp(), np.random.default_rng(0))
     assert pixels.shape == (SIZE, SIZE, 1)
 
 
 @pytest.fixture
-def images(tmp_path):
+def images(tmp_path: Path) -> Any:
     for i in range(3):
         ramp(20 + i, 20).save(tmp_path / f"{i}.png")
     return FileImages(tmp_path, [f"{i}.png" for i in range(3)], [0, 0, 0])
 
 
-def batches(images, augment=None):
+def batches(images: Any, augment: Any = None) -> Any:
     rows, cpu = np.array([2, 0]), torch.device("cpu")
     return ImageBatches(images, rows, PREPROCESS, cpu, augment)
 
 
-def test_batches_are_the_clients_own_images_in_the_order_asked_for(images):
+def test_batches_are_the_clients_own_images_in_the_order_asked_for(images: Any) -> None:
     batch = batches(images)(torch.tensor([1, 0, 1]))
     pixels = [PREPROCESS.pixels(images.image(row)) for row in (0, 2, 0)]
     assert torch.equal(batch, PREPROCESS.normalize(pixels, torch.device("cpu")))
 
 
-def test_an_image_is_read_once_unless_it_is_augmented(images, monkeypatch):
+def test_an_image_is_read_once_unless_it_is_augmented(
+    images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read = []
     original = FileImages.image
     monkeypatch.setattr(
@@ -100,7 +105,9 @@ def test_an_image_is_read_once_unless_it_is_augmented(images, monkeypatch):
     assert not torch.equal(one, two)
 
 
-def test_images_that_do_not_fit_in_memory_are_read_again(images, monkeypatch):
+def test_images_that_do_not_fit_in_memory_are_read_again(
+    images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fed3r_app.training.sgd._KEPT_BYTES", SIZE * SIZE * 3)
     plain = batches(images)
     for _ in range(2):

@@ -170,8 +170,8 @@ def test_two_processes_write_at_once(tmp_path: Path) -> None:
 
 
 def test_a_new_cache_is_its_owners_alone_and_an_old_one_stays_as_it_is(
-    tmp_path, monkeypatch
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "old").mkdir(mode=0o755)
     (tmp_path / "old").chmod(0o755)
     for name, mode in (("new/er", 0o700), ("old", 0o755)):

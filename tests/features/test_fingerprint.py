@@ -1,6 +1,8 @@
 """The digest of a contribution: of what went in, and of nothing else."""
 
 import os
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ SAMPLES = st.lists(st.tuples(st.binary(min_size=16, max_size=16), st.text(max_si
 
 
 @given(SAMPLES, st.randoms())
-def test_the_order_of_the_images_does_not_show(samples, random):
+def test_the_order_of_the_images_does_not_show(samples: Any, random: Any) -> None:
     shuffled = list(samples)
     random.shuffle(shuffled)
     assert contribution_digest("7", samples, SETTINGS) == contribution_digest(
@@ -26,14 +28,14 @@ def test_the_order_of_the_images_does_not_show(samples, random):
 
 
 @given(SAMPLES, SAMPLES)
-def test_other_samples_have_another_digest(one, other):
+def test_other_samples_have_another_digest(one: Any, other: Any) -> None:
     same = contribution_digest("7", one, SETTINGS) == contribution_digest(
         "7", other, SETTINGS
     )
     assert same == (sorted(one) == sorted(other))
 
 
-def test_client_and_settings_are_in_it():
+def test_client_and_settings_are_in_it() -> None:
     samples = [(b"0" * 16, "cat")]
     digests = {
         contribution_digest(client, samples, settings)
@@ -44,19 +46,21 @@ def test_client_and_settings_are_in_it():
     assert all(len(digest) == 64 for digest in digests)
 
 
-def pixels(n=4):
+def pixels(n: int = 4) -> Any:
     return np.random.default_rng(0).integers(256, size=(n, 5, 6, 3), dtype=np.uint8)
 
 
 @pytest.fixture(params=[FileImages, OwnImages])
-def files(tmp_path, request):
+def files(tmp_path: Path, request: pytest.FixtureRequest) -> Any:
     """Make a folder of images, and the set of them."""
     for i, image in enumerate(pixels()):
         Image.fromarray(image).save(tmp_path / f"{i}.png")
     return lambda n=4: request.param(tmp_path, [f"{i}.png" for i in range(n)], [0] * n)
 
 
-def test_every_kind_of_image_has_a_digest_of_its_own(files, tmp_path):
+def test_every_kind_of_image_has_a_digest_of_its_own(
+    files: Any, tmp_path: Path
+) -> None:
     encoded = [(tmp_path / f"{i}.png").read_bytes() for i in range(4)]
     rows, cache = np.array([3, 0, 0, 1]), tmp_path / "cache"
     for images in (
@@ -69,7 +73,9 @@ def test_every_kind_of_image_has_a_digest_of_its_own(files, tmp_path):
         assert len({three, zero, one}) == 3
 
 
-def test_a_file_is_read_once_and_again_when_it_changes(files, tmp_path):
+def test_a_file_is_read_once_and_again_when_it_changes(
+    files: Any, tmp_path: Path
+) -> None:
     rows, cache, path = np.arange(4), tmp_path / "cache", tmp_path / "2.png"
     first = image_digests(files(), rows, cache)
     content, status = path.read_bytes(), path.stat()
@@ -83,13 +89,15 @@ def test_a_file_is_read_once_and_again_when_it_changes(files, tmp_path):
     assert image_digests(files(), rows, cache) == first
 
 
-def test_a_file_that_only_moved_in_time_has_the_same_digest(files, tmp_path):
+def test_a_file_that_only_moved_in_time_has_the_same_digest(
+    files: Any, tmp_path: Path
+) -> None:
     first = image_digests(files(), np.arange(4), tmp_path / "cache")
     os.utime(tmp_path / "1.png", ns=(0, 0))
     assert image_digests(files(), np.arange(4), tmp_path / "cache") == first
 
 
-def test_a_damaged_cache_is_not_believed(files, tmp_path):
+def test_a_damaged_cache_is_not_believed(files: Any, tmp_path: Path) -> None:
     first = image_digests(files(), np.arange(4), tmp_path / "cache")
     (path,) = (p for p in (tmp_path / "cache").rglob("*") if p.suffix in SUFFIXES)
     data = bytearray(path.read_bytes())
@@ -99,7 +107,9 @@ def test_a_damaged_cache_is_not_believed(files, tmp_path):
 
 
 @pytest.mark.parametrize("files", [OwnImages], indirect=True)
-def test_a_new_image_in_a_folder_is_the_only_one_read(files, tmp_path, monkeypatch):
+def test_a_new_image_in_a_folder_is_the_only_one_read(
+    files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache, read = tmp_path / "cache", []
     digest = OwnImages.digest
     monkeypatch.setattr(
@@ -112,7 +122,9 @@ def test_a_new_image_in_a_folder_is_the_only_one_read(files, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("files", [OwnImages], indirect=True)
-def test_digests_that_can_not_be_kept_are_made_all_the_same(files, tmp_path):
+def test_digests_that_can_not_be_kept_are_made_all_the_same(
+    files: Any, tmp_path: Path
+) -> None:
     (tmp_path / "cache").touch()  # no folder
     first = image_digests(files(), np.arange(4), tmp_path / "cache")
     assert len(set(first)) == 4

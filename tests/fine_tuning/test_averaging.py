@@ -1,13 +1,16 @@
 """FedAvg and FedAvgM are Flower's; running statistics are averaged beside them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
 from strategies import make_optimizer
+from tests.harness.runs import AppRuns
 
-LP = {
+LP: dict[str, Any] = {
     "method": "none",
     "finetune": "lp",
     "partition": "dirichlet",
@@ -17,16 +20,16 @@ LP = {
 }
 
 
-def optimizer(name, server_lr=1.0, server_momentum=0.0):
+def optimizer(name: str, server_lr: float = 1.0, server_momentum: float = 0.0) -> Any:
     return make_optimizer(
         name, server_lr=server_lr, server_momentum=server_momentum, num_clients=9
     )
 
 
-def weighted_mean(exchanges, record="arrays"):
+def weighted_mean(exchanges: Any, record: str = "arrays") -> Any:
     """Return the mean of the replies by their number of images, float64."""
     total = sum(each.num_examples for each in exchanges)
-    mean = {}
+    mean: dict[Any, Any] = {}
     for each in exchanges:
         for name, value in each.received(record).items():
             part = each.num_examples / total * value.astype(float)
@@ -34,28 +37,28 @@ def weighted_mean(exchanges, record="arrays"):
     return mean
 
 
-def of_round(outcome, number):
+def of_round(outcome: Any, number: Any) -> Any:
     return [each for each in outcome.trained if each.round == number]
 
 
-def assert_near(got, expected):
+def assert_near(got: Any, expected: Any) -> None:
     """Compare to float32's rounding of a mean of a few values."""
     for name, value in expected.items():
         assert np.abs(got[name] - value).max() <= 1e-6 * np.abs(value).max(), name
 
 
-def test_fedavg_and_fedavgm_are_flowers_own_classes():
+def test_fedavg_and_fedavgm_are_flowers_own_classes() -> None:
     assert type(optimizer("fedavg")) is FedAvg
     assert type(optimizer("fedavgm", server_momentum=0.9)) is FedAvgM
 
 
-def test_a_server_step_of_fedavg_is_fedavgm_without_momentum():
+def test_a_server_step_of_fedavg_is_fedavgm_without_momentum() -> None:
     slower = optimizer("fedavg", server_lr=0.1)
     assert type(slower) is FedAvgM
     assert (slower.server_learning_rate, slower.server_momentum) == (0.1, 0.0)
 
 
-def test_fedavg_sends_on_the_mean_of_the_replies(run):
+def test_fedavg_sends_on_the_mean_of_the_replies(run: AppRuns) -> None:
     outcome = run(6, optimizer="fedavg", **LP)
     for number in (1, 2, 3):
         after = of_round(outcome, number + 1)[0].sent()
@@ -66,7 +69,9 @@ def test_fedavg_sends_on_the_mean_of_the_replies(run):
     ("name", "momentum", "server_lr"),
     [("fedavgm", 0.9, 1.0), ("fedavgm", 0.9, 0.1), ("fedavg", 0.0, 0.1)],
 )
-def test_the_server_steps_with_momentum(run, name, momentum, server_lr):
+def test_the_server_steps_with_momentum(
+    run: AppRuns, name: str, momentum: Any, server_lr: Any
+) -> None:
     outcome = run(
         6, optimizer=name, server_momentum=momentum, server_lr=server_lr, **LP
     )
@@ -80,7 +85,7 @@ def test_the_server_steps_with_momentum(run, name, momentum, server_lr):
         assert_near(after, {"classifier.weight": x})
 
 
-def test_fedavgm_has_the_papers_momentum_unless_told(run):
+def test_fedavgm_has_the_papers_momentum_unless_told(run: AppRuns) -> None:
     told = run(4, optimizer="fedavgm", server_momentum=0.9, run_name="told", **LP)
     untold = run(4, optimizer="fedavgm", run_name="untold", **LP)
     plain = run(4, optimizer="fedavg", run_name="plain", **LP)
@@ -92,10 +97,14 @@ def test_fedavgm_has_the_papers_momentum_unless_told(run):
     "name", ["fedavgm", pytest.param("scaffold", marks=pytest.mark.slow)]
 )
 def test_running_statistics_are_averaged_plainly_and_travel_apart(
-    run, few_images, name
-):
-    momentum = {"server_momentum": 0.9} if name == "fedavgm" else {}
-    settings = few_images | {"rounds": 3, "finetune": "full", "method": "none"}
+    run: AppRuns, few_images: Any, name: str
+) -> None:
+    momentum: dict[str, Any] = {"server_momentum": 0.9} if name == "fedavgm" else {}
+    settings: dict[str, Any] = few_images | {
+        "rounds": 3,
+        "finetune": "full",
+        "method": "none",
+    }
     # Three clients share four classes: one has two of them.
     outcome = run(3, batch_norm="train", optimizer=name, **settings, **momentum)
     assert len({each.num_examples for each in outcome.trained}) > 1
@@ -112,9 +121,13 @@ def test_running_statistics_are_averaged_plainly_and_travel_apart(
 
 @pytest.mark.parametrize("name", ["fedavg", "scaffold"])
 def test_only_means_and_variances_travel_and_none_has_a_control_variate(
-    run, few_images, name
-):
-    settings = few_images | {"rounds": 1, "finetune": "full", "method": "none"}
+    run: AppRuns, few_images: Any, name: str
+) -> None:
+    settings: dict[str, Any] = few_images | {
+        "rounds": 1,
+        "finetune": "full",
+        "method": "none",
+    }
     outcome = run(2, batch_norm="train", optimizer=name, **settings)
     for each in outcome.trained:
         for content in (each.request, each.reply):
@@ -124,7 +137,9 @@ def test_only_means_and_variances_travel_and_none_has_a_control_variate(
                 assert not any("num_batches_tracked" in k for k in record)
 
 
-def test_frozen_batch_norm_sends_and_saves_no_running_statistics(run, few_images):
+def test_frozen_batch_norm_sends_and_saves_no_running_statistics(
+    run: AppRuns, few_images: Any
+) -> None:
     outcome = run(2, finetune="feat", **few_images)
     for each in outcome.trained:
         assert "running-statistics" not in each.request
@@ -132,8 +147,10 @@ def test_frozen_batch_norm_sends_and_saves_no_running_statistics(run, few_images
     assert not any("running" in name for name in outcome.model.backbone_arrays)
 
 
-def test_a_frozen_run_is_not_touched_by_a_run_before_it(run, few_images, same_model):
-    frozen = few_images | {"finetune": "feat", "rounds": 1}
+def test_a_frozen_run_is_not_touched_by_a_run_before_it(
+    run: AppRuns, few_images: Any, same_model: Any
+) -> None:
+    frozen: dict[str, Any] = few_images | {"finetune": "feat", "rounds": 1}
     alone = run(2, run_name="alone", **frozen)
     run(2, run_name="between", **frozen, batch_norm="train", lr=0.1)
     after = run(2, run_name="after", **frozen)

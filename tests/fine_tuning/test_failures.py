@@ -2,14 +2,24 @@
 
 import logging
 import math
+from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 
 from fed3r_app.errors import RunError
+from tests.harness.runs import AppRuns
 
-LP = {
+LP: dict[str, Any] = {
     "finetune": "lp",
     "partition": "iid",
     "clients_per_round": 0,
@@ -21,18 +31,18 @@ LP = {
 NODE_OF_CLIENT_1 = 3  # node 1 is the server
 
 
-def number_of(message):
+def number_of(message: Message) -> Any:
     return message.content.config_records["config"].get("server-round", 0)
 
 
 @pytest.fixture
-def warnings(caplog):
+def warnings(caplog: pytest.LogCaptureFixture) -> Any:
     """Return what was said by way of warning so far."""
     caplog.set_level(logging.WARNING, logger="flwr")
     return lambda: [record.getMessage() for record in caplog.records]
 
 
-def mean_of(exchanges, weighted):
+def mean_of(exchanges: Any, weighted: Any) -> Any:
     """Return the mean of the replies, by their number of images or plainly."""
     weights = [each.num_examples if weighted else 1 for each in exchanges]
     arrays = [each.received()["classifier.weight"] for each in exchanges]
@@ -41,14 +51,14 @@ def mean_of(exchanges, weighted):
 
 @pytest.mark.parametrize("optimizer", ["fedavg", "scaffold"])
 def test_a_loss_that_is_not_finite_is_reported_and_not_averaged_in(
-    run, warnings, optimizer
-):
-    def diverge(message, context):
+    run: AppRuns, warnings: Any, optimizer: Any
+) -> None:
+    def diverge(message: Message, context: Context) -> None:
         if number_of(message) == 2 and context.node_config["partition-id"] == 1:
             config = message.content.config_records["config"]
             message.content["config"] = ConfigRecord(dict(config) | {"lr": 3e38})
 
-    outcome = run(3, disturb=diverge, optimizer=optimizer, **LP)
+    outcome = run(3, before=diverge, optimizer=optimizer, **LP)
     (sentence,) = [line for line in warnings() if "Client 1 failed" in line]
     assert "loss became" in sentence and "with lr = 3e+38. Lower lr." in sentence
     assert [line["clients_trained"] for line in outcome.tuning] == [3, 2, 3]
@@ -60,39 +70,39 @@ def test_a_loss_that_is_not_finite_is_reported_and_not_averaged_in(
     assert np.abs(after["classifier.weight"] - expected).max() <= 1e-6
 
 
-def not_finite(records):
+def not_finite(records: Any) -> None:
     bad = records["arrays"]["classifier.weight"].numpy().copy()
     bad[0, 0] = np.nan
     records["arrays"] = ArrayRecord({"classifier.weight": Array(bad)})
 
 
-def of_another_shape(records):
+def of_another_shape(records: Any) -> None:
     records["arrays"] = ArrayRecord({"classifier.weight": Array(np.zeros((2, 2)))})
 
 
-def of_another_name(records):
+def of_another_name(records: Any) -> None:
     records["arrays"] = ArrayRecord({"other": Array(np.zeros((10, 64)))})
 
 
-def without_arrays(records):
+def without_arrays(records: Any) -> None:
     del records["arrays"]
 
 
-def of_no_bytes(records):
+def of_no_bytes(records: Any) -> None:
     array = records["arrays"]["classifier.weight"]
     bad = Array(array.dtype, array.shape, array.stype, b"no array")
     records["arrays"] = ArrayRecord({"classifier.weight": bad})
 
 
-def of_words(records):
+def of_words(records: Any) -> None:
     words = np.full((10, 64), "word")
     records["arrays"] = ArrayRecord({"classifier.weight": Array(words)})
 
 
-def with_metrics(**changes):
+def with_metrics(**changes: Any) -> Any:
     """Make what changes some metrics of a reply, or takes them out."""
 
-    def damage(records):
+    def damage(records: Any) -> None:
         metrics = dict(records["metrics"])
         for key, value in changes.items():
             metrics[key.replace("_", "-")] = value
@@ -118,8 +128,10 @@ def with_metrics(**changes):
         (with_metrics(train_loss=math.nan), "its train-loss must be a finite number"),
     ],
 )
-def test_a_bad_reply_is_reported_and_not_averaged_in(run, warnings, damage, sentence):
-    def tamper(context, request, reply):
+def test_a_bad_reply_is_reported_and_not_averaged_in(
+    run: AppRuns, warnings: Any, damage: Any, sentence: str
+) -> None:
+    def tamper(context: Context, request: RecordDict, reply: RecordDict) -> None:
         number = request.config_records["config"].get("server-round")
         if number == 1 and context.node_config["partition-id"] == 1:
             damage(reply)
@@ -129,8 +141,8 @@ def test_a_bad_reply_is_reported_and_not_averaged_in(run, warnings, damage, sent
     assert [line["clients_trained"] for line in outcome.tuning] == [2, 3, 3]
 
 
-def test_metrics_that_nobody_else_has_are_passed_over(run):
-    def tamper(context, request, reply):
+def test_metrics_that_nobody_else_has_are_passed_over(run: AppRuns) -> None:
+    def tamper(context: Context, request: RecordDict, reply: RecordDict) -> None:
         if "train-loss" in reply.get("metrics", {}):
             with_metrics(**{f"of_{context.node_config['partition-id']}": 1})(reply)
 
@@ -138,17 +150,19 @@ def test_metrics_that_nobody_else_has_are_passed_over(run):
     assert [line["clients_trained"] for line in outcome.tuning] == [3, 3, 3]
 
 
-def without_variate(records):
+def without_variate(records: Any) -> None:
     del records["control"]
 
 
-def with_a_variate_of_another_shape(records):
+def with_a_variate_of_another_shape(records: Any) -> None:
     records["control"] = ArrayRecord({"classifier.weight": Array(np.zeros((2, 2)))})
 
 
 @pytest.mark.parametrize("damage", [without_variate, with_a_variate_of_another_shape])
-def test_a_variate_that_does_not_fit_is_reported_too(run, warnings, damage):
-    def tamper(context, request, reply):
+def test_a_variate_that_does_not_fit_is_reported_too(
+    run: AppRuns, warnings: Any, damage: Any
+) -> None:
+    def tamper(context: Context, request: RecordDict, reply: RecordDict) -> None:
         number = request.config_records["config"].get("server-round")
         if number == 1 and context.node_config["partition-id"] == 1:
             damage(reply)
@@ -158,8 +172,8 @@ def test_a_variate_that_does_not_fit_is_reported_too(run, warnings, damage):
     assert [line["clients_trained"] for line in outcome.tuning] == [2, 3, 3]
 
 
-def test_a_silent_client_is_reported_and_left_out(run, warnings):
-    def gone(message):
+def test_a_silent_client_is_reported_and_left_out(run: AppRuns, warnings: Any) -> None:
+    def gone(message: Message) -> Any:
         first = number_of(message) == 1
         return first and message.metadata.dst_node_id == NODE_OF_CLIENT_1
 
@@ -172,42 +186,49 @@ def test_a_silent_client_is_reported_and_left_out(run, warnings):
 
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "scaffold"])
 def test_a_round_without_a_valid_reply_stops_and_keeps_the_last_good_model(
-    run, same_model, optimizer
-):
-    def break_all(message, context):
+    run: AppRuns, same_model: Any, optimizer: Any
+) -> None:
+    def break_all(message: Message, context: Context) -> None:
         if number_of(message) == 3:
             raise OSError("The disk is gone.")
 
-    settings = LP | {"rounds": 2, "optimizer": optimizer}
+    settings: dict[str, Any] = LP | {"rounds": 2, "optimizer": optimizer}
     good = run(3, run_name="good", **settings)
     sentence = r"All 3 clients of round 3 failed; one said: The disk is gone\."
     with pytest.raises(RunError, match=sentence):
-        run(3, disturb=break_all, **settings | {"rounds": 5})
+        run(3, before=break_all, **settings | {"rounds": 5})
     same_model(run.last.model, good.model)
     assert [line["round"] for line in run.last.tuning] == [2, 3]
     assert not (run.last.directory / "summary.json").exists()
 
 
-def test_a_first_round_without_a_valid_reply_keeps_the_start(run, same_model):
-    def break_all(message, context):
+def test_a_first_round_without_a_valid_reply_keeps_the_start(
+    run: AppRuns, same_model: Any
+) -> None:
+    def break_all(message: Message, context: Context) -> None:
         if number_of(message):
             raise OSError("The disk is gone.")
 
     start = run(3, run_name="start", **LP | {"finetune": "none"})
     with pytest.raises(RunError, match="All 3 clients of round 1 failed"):
-        run(3, disturb=break_all, **LP)
+        run(3, before=break_all, **LP)
     assert np.array_equal(run.last.model.W, start.model.W.float().double())
 
 
-SMALL = {"method": "none", "finetune": "full", "batch_norm": "train", "lr": 1e-3}
+SMALL: dict[str, Any] = {
+    "method": "none",
+    "finetune": "full",
+    "batch_norm": "train",
+    "lr": 1e-3,
+}
 
 
 @pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.slow), 50])
 def test_batches_of_one_image_train_with_batch_norm(
-    run, few_images, grey_folder, batch_size
-):
+    run: AppRuns, few_images: Any, grey_folder: Any, batch_size: Any
+) -> None:
     # Clients with 1, 2 and 5 images, whose last feature map is 1 x 1.
-    settings = few_images | SMALL | {"batch_size": batch_size}
+    settings: dict[str, Any] = few_images | SMALL | {"batch_size": batch_size}
     settings["data_path"] = grey_folder(a=1, b=2, c=5)
     outcome = run(3, **settings)
     assert [line["clients_trained"] for line in outcome.tuning] == [3, 3]
@@ -218,8 +239,13 @@ def test_batches_of_one_image_train_with_batch_norm(
 
 
 @pytest.mark.parametrize("optimizer", ["fedavg", "scaffold"])
-def test_a_client_without_images_is_left_out(run, grey_folder, optimizer):
-    settings = LP | {"dataset": "imagefolder", "data_path": grey_folder(a=2, b=2)}
+def test_a_client_without_images_is_left_out(
+    run: AppRuns, grey_folder: Any, optimizer: Any
+) -> None:
+    settings: dict[str, Any] = LP | {
+        "dataset": "imagefolder",
+        "data_path": grey_folder(a=2, b=2),
+    }
     outcome = run(6, optimizer=optimizer, **settings)
     assert [line["clients_trained"] for line in outcome.tuning] == [4] * 3
     good = [e for e in outcome.trained if e.round == 1 and e.num_examples]
@@ -228,11 +254,11 @@ def test_a_client_without_images_is_left_out(run, grey_folder, optimizer):
     assert np.abs(after["classifier.weight"] - expected).max() <= 1e-6
 
 
-def test_the_costs_are_of_those_who_trained(run):
-    def break_one(message, context):
+def test_the_costs_are_of_those_who_trained(run: AppRuns) -> None:
+    def break_one(message: Message, context: Context) -> None:
         if number_of(message) and context.node_config["partition-id"] == 1:
             raise OSError("The disk is gone.")
 
-    outcome = run(3, disturb=break_one, **LP | {"rounds": 1})
+    outcome = run(3, before=break_one, **LP | {"rounds": 1})
     first, last = outcome.metrics[-2:]
     assert last["paper_upload_bytes"] - first["paper_upload_bytes"] == 4 * 640 * 2

@@ -1,9 +1,13 @@
 """Every variant with every optimiser, from both starts, by the default network."""
 
+from typing import Any
+
 import pytest
 import torch
+from flwr.app import Context, Message, RecordDict
 
 from fed3r_app.features.spec import BackboneSpec
+from tests.harness.runs import AppRuns
 
 STARTS = ("fed3r", "none")
 VARIANTS = ("full", "lp", "feat")
@@ -28,11 +32,15 @@ CELLS = [
 
 @pytest.mark.parametrize(("method", "finetune", "optimizer"), CELLS)
 def test_a_cell_runs_from_start_to_summary(
-    run, few_photos, method, finetune, optimizer
-):
+    run: AppRuns, few_photos: Any, method: Any, finetune: Any, optimizer: Any
+) -> None:
     # A start that classifies all its few images with certainty has no gradient: what
     # is seen to move, moves by weight decay too.
-    settings = few_photos | {"image_size": 64, "lr": 1e-3, "weight_decay": 0.1}
+    settings: dict[str, Any] = few_photos | {
+        "image_size": 64,
+        "lr": 1e-3,
+        "weight_decay": 0.1,
+    }
     outcome = run(4, method=method, finetune=finetune, optimizer=optimizer, **settings)
     summary = outcome.summary
     assert (summary["finetune"], summary["optimizer"]) == (finetune, optimizer)
@@ -57,8 +65,8 @@ def test_a_cell_runs_from_start_to_summary(
 @pytest.mark.parametrize("finetune", ["full", "feat"])
 @pytest.mark.parametrize("batch_norm", ["frozen", "train"])
 def test_a_network_with_an_intercept_and_augmentation(
-    run, few_photos, finetune, batch_norm
-):
+    run: AppRuns, few_photos: Any, finetune: Any, batch_norm: Any
+) -> None:
     outcome = run(
         4,
         finetune=finetune,
@@ -72,7 +80,7 @@ def test_a_network_with_an_intercept_and_augmentation(
     assert outcome.summary["status"] == "complete"
 
 
-def test_random_features_are_fine_tuned_by_linear_probing(run):
+def test_random_features_are_fine_tuned_by_linear_probing(run: AppRuns) -> None:
     outcome = run(
         10, method="fed3r-rf", rf_dim=200, finetune="lp", rounds=3, clients_per_round=0
     )
@@ -81,7 +89,7 @@ def test_random_features_are_fine_tuned_by_linear_probing(run):
     assert outcome.summary["accuracy"] > 0.9
 
 
-def test_an_intercept_becomes_the_bias(run):
+def test_an_intercept_becomes_the_bias(run: AppRuns) -> None:
     start = run(10, run_name="start", fit_intercept=True).model
     outcome = run(10, fit_intercept=True, finetune="lp", rounds=1, lr=1e-12)
     sent = outcome.trained[0].sent()
@@ -91,24 +99,31 @@ def test_an_intercept_becomes_the_bias(run):
     assert outcome.summary["accuracy"] == outcome.summary["closed_form_accuracy"]
 
 
-def test_a_start_in_closed_form_is_the_closed_form(run):
+def test_a_start_in_closed_form_is_the_closed_form(run: AppRuns) -> None:
     """Dividing the logits by a temperature changes no prediction."""
     outcome = run(10, finetune="lp", rounds=1, lr=1e-12)
     assert outcome.summary["accuracy"] == outcome.summary["closed_form_accuracy"]
 
 
-def test_the_clients_evaluate_the_model_that_came_of_it(run):
-    settings = {"finetune": "lp", "lr": 0.1, "rounds": 2, "client_evaluation": True}
+def test_the_clients_evaluate_the_model_that_came_of_it(run: AppRuns) -> None:
+    settings: dict[str, Any] = {
+        "finetune": "lp",
+        "lr": 0.1,
+        "rounds": 2,
+        "client_evaluation": True,
+    }
     summary = run(4, **settings).summary
     start = run(4, run_name="start", **settings | {"finetune": "none"}).summary
     assert summary["closed_form_accuracy"] == start["accuracy"]
     assert summary["client_accuracy"] != start["client_accuracy"]
 
 
-def test_linear_probing_runs_no_network(run, few_images, monkeypatch):
+def test_linear_probing_runs_no_network(
+    run: AppRuns, few_images: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run(2, run_name="fills the cache", **few_images)
 
-    def refuse(*_):
+    def refuse(*_: Any) -> None:
         raise AssertionError("The network was asked for.")
 
     monkeypatch.setattr("fed3r_app.features.extraction._network", refuse)
@@ -120,11 +135,13 @@ def test_linear_probing_runs_no_network(run, few_images, monkeypatch):
         assert [line["clients_trained"] for line in outcome.tuning] == [2, 2]
 
 
-def test_a_client_in_linear_probing_does_not_even_build_the_network(run, few_images):
+def test_a_client_in_linear_probing_does_not_even_build_the_network(
+    run: AppRuns, few_images: Any
+) -> None:
     """The server does, once: it counts the FLOPs of a forward pass."""
     run(2, run_name="fills the cache", **few_images)
 
-    def forget(message, context):
+    def forget(message: Message, context: Context) -> None:
         from fed3r_app.features.backbone import load_backbone
 
         name, size = few_images["backbone"], few_images["image_size"]
@@ -132,7 +149,7 @@ def test_a_client_in_linear_probing_does_not_even_build_the_network(run, few_ima
             "module", None
         )
 
-    def built():
+    def built() -> Any:
         from fed3r_app.features.backbone import load_backbone
 
         name, size = few_images["backbone"], few_images["image_size"]
@@ -142,9 +159,9 @@ def test_a_client_in_linear_probing_does_not_even_build_the_network(run, few_ima
 
     seen = []
 
-    def tamper(context, request, reply):
+    def tamper(context: Context, request: RecordDict, reply: RecordDict) -> None:
         if "server-round" in request.config_records["config"]:
             seen.append(built())
 
-    run(2, finetune="lp", method="none", disturb=forget, tamper=tamper, **few_images)
+    run(2, finetune="lp", method="none", before=forget, tamper=tamper, **few_images)
     assert seen == [False] * 4

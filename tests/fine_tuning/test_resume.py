@@ -2,30 +2,46 @@
 
 import gc
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context, Message
 
 from fed3r_app.core import RidgeStatistics, RunningSum
 from fed3r_app.errors import RunError
+from tests.harness.runs import AppRuns
 
-LP = {"finetune": "lp", "partition": "by-class", "clients_per_round": 3, "lr": 0.01}
+LP: dict[str, Any] = {
+    "finetune": "lp",
+    "partition": "by-class",
+    "clients_per_round": 3,
+    "lr": 0.01,
+}
 MOMENTUM = {"fedavg": {}, "fedavgm": {"server_momentum": 0.9}}
 
 
-def in_two_parts(run, num_clients, settings, first=2, rounds=4):
+def in_two_parts(
+    run: AppRuns, num_clients: int, settings: Any, first: int = 2, rounds: int = 4
+) -> Any:
     """Return the outcome of a run at once and of one that was resumed."""
     whole = run(num_clients, run_name="whole", **settings | {"rounds": rounds})
     run(num_clients, run_name="parts", **settings | {"rounds": first})
-    again = settings | {"rounds": rounds, "resume": True}
+    again: dict[str, Any] = settings | {"rounds": rounds, "resume": True}
     return whole, run(num_clients, run_name="parts", **again)
 
 
 @pytest.mark.parametrize("optimizer", MOMENTUM)
 @pytest.mark.parametrize("method", ["fed3r", "none", "fed3r-rf"])
-def test_a_resumed_run_ends_with_the_same_bits(run, same_model, optimizer, method):
-    settings = LP | {"optimizer": optimizer, "method": method, "rf_dim": 100}
+def test_a_resumed_run_ends_with_the_same_bits(
+    run: AppRuns, same_model: Any, optimizer: Any, method: Any
+) -> None:
+    settings: dict[str, Any] = LP | {
+        "optimizer": optimizer,
+        "method": method,
+        "rf_dim": 100,
+    }
     whole, parts = in_two_parts(run, 10, settings | MOMENTUM[optimizer])
     same_model(parts.model, whole.model)
     assert {e.round for e in parts.trained} == {3, 4}
@@ -45,13 +61,13 @@ def test_a_resumed_run_ends_with_the_same_bits(run, same_model, optimizer, metho
     ids=["feat", "full"],
 )
 def test_a_resumed_network_ends_with_the_same_bits(
-    run, few_images, same_model, settings
-):
+    run: AppRuns, few_images: Any, same_model: Any, settings: Any
+) -> None:
     whole, parts = in_two_parts(run, 2, few_images | settings, first=1, rounds=2)
     same_model(parts.model, whole.model)
 
 
-def test_the_metrics_of_a_resumed_run_have_no_gap(run):
+def test_the_metrics_of_a_resumed_run_have_no_gap(run: AppRuns) -> None:
     whole, parts = in_two_parts(run, 10, LP)
     numbers = [line["round"] for line in parts.metrics]
     assert numbers == list(range(1, len(whole.metrics) + 1))
@@ -63,19 +79,21 @@ def test_the_metrics_of_a_resumed_run_have_no_gap(run):
     assert 0 < extra < 10 * 200
 
 
-def test_a_run_stopped_in_a_round_goes_on_as_if_it_had_not_been(run, same_model):
-    def stop(message, context):
+def test_a_run_stopped_in_a_round_goes_on_as_if_it_had_not_been(
+    run: AppRuns, same_model: Any
+) -> None:
+    def stop(message: Message, context: Context) -> None:
         if message.content.config_records["config"].get("server-round") == 3:
             raise OSError("The power is gone.")
 
     whole = run(10, run_name="whole", rounds=5, **LP)
     with pytest.raises(RunError, match="The power is gone"):
-        run(10, disturb=stop, rounds=5, **LP)
+        run(10, before=stop, rounds=5, **LP)
     resumed = run(10, rounds=5, resume=True, **LP)
     same_model(resumed.model, whole.model)
 
 
-def test_resuming_a_finished_run_changes_nothing(run, same_model):
+def test_resuming_a_finished_run_changes_nothing(run: AppRuns, same_model: Any) -> None:
     before = run(10, rounds=2, **LP)
     model = before.model
     after = run(10, rounds=2, resume=True, **LP)
@@ -84,8 +102,10 @@ def test_resuming_a_finished_run_changes_nothing(run, same_model):
     assert after.summary["accuracy"] is not None
 
 
-def test_scaffold_goes_on_with_all_variates_at_zero_and_says_so(run, caplog):
-    settings = LP | {"optimizer": "scaffold", "method": "none"}
+def test_scaffold_goes_on_with_all_variates_at_zero_and_says_so(
+    run: AppRuns, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: dict[str, Any] = LP | {"optimizer": "scaffold", "method": "none"}
     run(10, rounds=3, **settings)
     with caplog.at_level(logging.WARNING, logger="flwr"):
         resumed = run(10, rounds=5, resume=True, **settings)
@@ -98,13 +118,13 @@ def test_scaffold_goes_on_with_all_variates_at_zero_and_says_so(run, caplog):
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "empty"])
-def test_a_damaged_checkpoint_ends_in_a_sentence(run, damage):
+def test_a_damaged_checkpoint_ends_in_a_sentence(run: AppRuns, damage: Any) -> None:
     path = run(4, rounds=1, **LP).directory / "checkpoint.safetensors"
     data = bytearray(path.read_bytes())
     if damage == "flipped":
         data[-5] ^= 1
     else:
-        data = data[: len(data) // 2] if damage == "truncated" else b""
+        data = data[: len(data) // 2] if damage == "truncated" else bytearray()
     path.write_bytes(data)
     with pytest.raises(RunError, match=r"checkpoint\.safetensors must hold the checkp"):
         run(4, rounds=2, resume=True, **LP)
@@ -125,7 +145,9 @@ def test_a_damaged_checkpoint_ends_in_a_sentence(run, damage):
         ("ridge_lambda", 3.0),
     ],
 )
-def test_a_changed_setting_is_named_and_the_model_stays(run, same_model, key, value):
+def test_a_changed_setting_is_named_and_the_model_stays(
+    run: AppRuns, same_model: Any, key: Any, value: Any
+) -> None:
     before = run(4, rounds=1, **LP).model
     name = key.replace("_", "-")
     with pytest.raises(
@@ -135,27 +157,31 @@ def test_a_changed_setting_is_named_and_the_model_stays(run, same_model, key, va
     same_model(run.last.model, before)
 
 
-def test_another_variant_can_not_go_on(run):
+def test_another_variant_can_not_go_on(run: AppRuns) -> None:
     run(4, rounds=1, method="none", **LP)
     with pytest.raises(RunError, match="method must be 'none', as in the run"):
         run(4, rounds=2, resume=True, **LP)
 
 
-def test_fine_tuning_can_be_added_to_a_finished_closed_form(run, same_model):
+def test_fine_tuning_can_be_added_to_a_finished_closed_form(
+    run: AppRuns, same_model: Any
+) -> None:
     whole = run(10, run_name="whole", rounds=2, **LP)
     run(10, **LP | {"finetune": "none"})
     added = run(10, rounds=2, resume=True, **LP)
     same_model(added.model, whole.model)
 
 
-def test_a_fine_tuning_that_has_begun_asks_nobody_for_statistics(run, same_model):
-    def fail(message, context):
+def test_a_fine_tuning_that_has_begun_asks_nobody_for_statistics(
+    run: AppRuns, same_model: Any
+) -> None:
+    def fail(message: Message, context: Context) -> None:
         if message.metadata.message_type == "train.statistics":
             assert context.node_config["partition-id"] != 1
 
-    settings = LP | {"min_clients": 9, "max_retries": 0}
-    whole = run(10, run_name="whole", rounds=2, disturb=fail, **settings)
-    run(10, rounds=1, disturb=fail, **settings)
+    settings: dict[str, Any] = LP | {"min_clients": 9, "max_retries": 0}
+    whole = run(10, run_name="whole", rounds=2, before=fail, **settings)
+    run(10, rounds=1, before=fail, **settings)
     resumed = run(10, rounds=2, resume=True, **settings)
     assert not any(each.kind == "train.statistics" for each in resumed.exchanges)
     same_model(resumed.model, whole.model)
@@ -164,7 +190,7 @@ def test_a_fine_tuning_that_has_begun_asks_nobody_for_statistics(run, same_model
         assert resumed.summary[key] == whole.summary[key]
 
 
-def test_sums_that_were_lost_are_asked_for_again(run, same_model):
+def test_sums_that_were_lost_are_asked_for_again(run: AppRuns, same_model: Any) -> None:
     whole = run(4, run_name="whole", rounds=2, **LP)
     path = run(4, rounds=1, **LP).directory / "statistics.safetensors"
     path.write_bytes(path.read_bytes()[:-9])
@@ -176,27 +202,32 @@ def test_sums_that_were_lost_are_asked_for_again(run, same_model):
 
 
 @pytest.mark.parametrize("resume", [False, True])
-def test_no_sums_are_held_while_the_classifier_trains(run, resume):
-    def count_sums():
+def test_no_sums_are_held_while_the_classifier_trains(
+    run: AppRuns, resume: Any
+) -> None:
+    def count_sums() -> Any:
         kinds = (RidgeStatistics, RunningSum)
         return sum(type(one) in kinds for one in gc.get_objects())
 
-    def look(message, context):
+    def look(message: Message, context: Context) -> None:
         if message.metadata.message_type == "train":
             held.append(count_sums())
 
     run(4, rounds=1, **LP)
     gc.collect()
-    before, held = count_sums(), []
+    before = count_sums()
+    held: list[Any] = []
     name = "it" if resume else "other"
-    run(4, rounds=2, resume=resume, run_name=name, disturb=look, **LP)
+    run(4, rounds=2, resume=resume, run_name=name, before=look, **LP)
     assert held and max(held) == before
 
 
-def test_a_tuned_run_does_not_go_on_without_its_fine_tuning(run, same_model):
+def test_a_tuned_run_does_not_go_on_without_its_fine_tuning(
+    run: AppRuns, same_model: Any
+) -> None:
     before = run(4, rounds=1, **LP)
     model, metrics = before.model, before.metrics
-    with pytest.raises(RunError, match="finetune must not be 'none' to resume a run"):
+    with pytest.raises(RunError, match="finetune must not be 'none' to resume"):
         run(4, resume=True, **LP | {"finetune": "none"})
     same_model(run.last.model, model)
     assert run.last.metrics == metrics

@@ -1,13 +1,21 @@
 """Who trains in a round: seeded, distinct, and in no order that shows."""
 
 import random
+from typing import Any
 
 import pytest
 
-LP = {"finetune": "lp", "method": "none", "partition": "iid", "rounds": 6}
+from tests.harness.runs import AppRuns
+
+LP: dict[str, Any] = {
+    "finetune": "lp",
+    "method": "none",
+    "partition": "iid",
+    "rounds": 6,
+}
 
 
-def test_a_round_has_so_many_distinct_clients(run):
+def test_a_round_has_so_many_distinct_clients(run: AppRuns) -> None:
     sampler = run(10, clients_per_round=4, **LP).sampler()
     assert list(sampler) == [1, 2, 3, 4, 5, 6]
     for clients in sampler.values():
@@ -16,14 +24,16 @@ def test_a_round_has_so_many_distinct_clients(run):
     assert len(set().union(*sampler.values())) > 4
 
 
-def test_zero_and_more_than_there_are_mean_all(run):
+def test_zero_and_more_than_there_are_mean_all(run: AppRuns) -> None:
     for name, kappa in (("zero", 0), ("many", 99)):
-        settings = LP | {"rounds": 2, "run_name": name}
+        settings: dict[str, Any] = LP | {"rounds": 2, "run_name": name}
         sampler = run(3, clients_per_round=kappa, **settings).sampler()
         assert sampler == {1: [0, 1, 2], 2: [0, 1, 2]}
 
 
-def test_a_seed_means_the_same_cohorts_whatever_pythons_own_random_numbers(run):
+def test_a_seed_means_the_same_cohorts_whatever_pythons_own_random_numbers(
+    run: AppRuns,
+) -> None:
     random.seed(1)
     one = run(10, clients_per_round=3, seed=5, run_name="one", **LP)
     random.seed(2)
@@ -35,9 +45,13 @@ def test_a_seed_means_the_same_cohorts_whatever_pythons_own_random_numbers(run):
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "scaffold"])
 @pytest.mark.parametrize("method", ["fed3r", "none"])
 def test_a_run_again_gives_the_same_bits_in_whatever_order_replies_come(
-    run, same_model, optimizer, method
-):
-    settings = LP | {"method": method, "optimizer": optimizer, "partition": "by-class"}
+    run: AppRuns, same_model: Any, optimizer: Any, method: Any
+) -> None:
+    settings: dict[str, Any] = LP | {
+        "method": method,
+        "optimizer": optimizer,
+        "partition": "by-class",
+    }
     models = [
         run(10, clients_per_round=5, shuffle=seed, run_name=f"{seed}", **settings).model
         for seed in (None, 1, 2)
@@ -55,9 +69,13 @@ def test_a_run_again_gives_the_same_bits_in_whatever_order_replies_come(
     "batch_norm", [pytest.param("frozen", marks=pytest.mark.slow), "train"]
 )
 def test_a_network_trains_to_the_same_bits_again(
-    run, few_photos, same_model, batch_norm
-):
-    settings = few_photos | {"method": "none", "finetune": "full", "rounds": 1}
+    run: AppRuns, few_photos: Any, same_model: Any, batch_norm: Any
+) -> None:
+    settings: dict[str, Any] = few_photos | {
+        "method": "none",
+        "finetune": "full",
+        "rounds": 1,
+    }
     one, two = (
         run(2, run_name=name, batch_norm=batch_norm, **settings).model
         for name in ("one", "two")

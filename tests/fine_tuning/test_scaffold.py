@@ -1,18 +1,22 @@
 """Scaffold against the algorithm written down plainly, on softmax regression."""
 
 import logging
+from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import Context, Message
 from flwr.serverapp.strategy import Strategy
+from torch import Tensor
 
 from fed3r_app.data import load_dataset, split_rows
 from strategies import make_optimizer
 from strategies.scaffold import Scaffold
+from tests.harness.runs import AppRuns
 
 K, CLASSES = 6, 10
 # Clients of different sizes, each step on all of a client's images: no order to know.
-CONVEX = {
+CONVEX: dict[str, Any] = {
     "method": "none",
     "finetune": "lp",
     "optimizer": "scaffold",
@@ -28,7 +32,7 @@ CONVEX = {
 TOLERANCE = 1e-5
 
 
-def clients_data():
+def clients_data() -> Any:
     """Return pixels (n_k, 64) and labels (n_k,) of each client, float64."""
     data = load_dataset("digits", "")
     parts = split_rows(data, "dirichlet", K, 1.0, 0)
@@ -41,7 +45,7 @@ def clients_data():
     return list(zip(Z, labels, strict=True))
 
 
-def gradient(x, Z, y):
+def gradient(x: Any, Z: Tensor, y: Tensor) -> Any:
     """Return the gradient (C, d) of the mean cross-entropy of softmax(Z x')."""
     scores = Z @ x.T
     p = np.exp(scores - scores.max(axis=1, keepdims=True))
@@ -50,7 +54,9 @@ def gradient(x, Z, y):
     return p.T @ Z / len(y)
 
 
-def scaffold(x, data, sampler, steps, lr, decay, server_lr):
+def scaffold(
+    x: Any, data: Any, sampler: Any, steps: Any, lr: Any, decay: Any, server_lr: Any
+) -> Any:
     """Return x and c after Algorithm 1 of the Scaffold paper, option II."""
     c, own = np.zeros_like(x), [np.zeros_like(x) for _ in data]
     for cohort in sampler:
@@ -68,16 +74,18 @@ def scaffold(x, data, sampler, steps, lr, decay, server_lr):
     return x, c
 
 
-def start_of(outcome):
+def start_of(outcome: Any) -> Any:
     return outcome.trained[0].sent()["classifier.weight"].astype(float)
 
 
-def assert_near(got, expected):
+def assert_near(got: Any, expected: Any) -> None:
     assert np.abs(got - expected).max() <= TOLERANCE * np.abs(expected).max()
 
 
 @pytest.mark.parametrize("server_lr", [1.0, 0.5])
-def test_rounds_with_some_of_the_clients_are_those_of_the_algorithm(run, server_lr):
+def test_rounds_with_some_of_the_clients_are_those_of_the_algorithm(
+    run: AppRuns, server_lr: Any
+) -> None:
     outcome = run(
         K, clients_per_round=3, rounds=8, local_epochs=4, server_lr=server_lr, **CONVEX
     )
@@ -95,7 +103,7 @@ def test_rounds_with_some_of_the_clients_are_those_of_the_algorithm(run, server_
     assert_near(outcome.model.W.T.numpy(), x)
 
 
-def test_all_clients_and_one_step_are_gradient_descent(run):
+def test_all_clients_and_one_step_are_gradient_descent(run: AppRuns) -> None:
     rounds, lr = 6, 0.3
     outcome = run(K, clients_per_round=0, rounds=rounds, local_epochs=1, **CONVEX)
     data, x = clients_data(), start_of(outcome)
@@ -105,8 +113,8 @@ def test_all_clients_and_one_step_are_gradient_descent(run):
     assert_near(outcome.model.W.T.numpy(), x)
 
 
-def test_with_batches_the_variate_moves_by_the_way_per_step(run):
-    settings = CONVEX | {"batch_size": 32, "lr": 0.05}
+def test_with_batches_the_variate_moves_by_the_way_per_step(run: AppRuns) -> None:
+    settings: dict[str, Any] = CONVEX | {"batch_size": 32, "lr": 0.05}
     outcome = run(K, clients_per_round=4, rounds=3, local_epochs=2, **settings)
     for each in outcome.trained:
         n = each.num_examples
@@ -121,9 +129,9 @@ def test_with_batches_the_variate_moves_by_the_way_per_step(run):
             assert np.abs(change - expected).max() <= 1e-5 * np.abs(x).max() / 0.05
 
 
-def test_the_servers_variate_is_the_mean_of_the_clients(run):
+def test_the_servers_variate_is_the_mean_of_the_clients(run: AppRuns) -> None:
     outcome = run(K, clients_per_round=2, rounds=6, local_epochs=2, **CONVEX)
-    own = {}
+    own: dict[Any, Any] = {}
     for number in range(1, 6):
         for each in outcome.trained:
             if each.round == number:
@@ -134,10 +142,12 @@ def test_the_servers_variate_is_the_mean_of_the_clients(run):
     assert_near(last.sent("control")["classifier.weight"], sum(own.values()) / K)
 
 
-def test_a_lost_state_starts_again_at_zero_with_a_warning(run, caplog):
+def test_a_lost_state_starts_again_at_zero_with_a_warning(
+    run: AppRuns, caplog: pytest.LogCaptureFixture
+) -> None:
     lost = []
 
-    def lose(message, context):
+    def lose(message: Message, context: Context) -> None:
         config = message.content.config_records["config"]
         if config.get("server-round") == 3 and context.node_config["partition-id"] == 2:
             lost.append("control" in context.state)
@@ -145,7 +155,7 @@ def test_a_lost_state_starts_again_at_zero_with_a_warning(run, caplog):
 
     with caplog.at_level(logging.WARNING, logger="flwr"):
         outcome = run(
-            K, disturb=lose, clients_per_round=0, rounds=4, local_epochs=2, **CONVEX
+            K, before=lose, clients_per_round=0, rounds=4, local_epochs=2, **CONVEX
         )
     assert lost == [True]
     said = [record.getMessage() for record in caplog.records]
@@ -163,13 +173,15 @@ def test_a_lost_state_starts_again_at_zero_with_a_warning(run, caplog):
     assert_near(y, expected)
 
 
-def test_no_warning_where_no_state_was_lost(run, caplog):
+def test_no_warning_where_no_state_was_lost(
+    run: AppRuns, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, logger="flwr"):
         run(K, clients_per_round=2, rounds=4, **CONVEX)
     assert "lost its control variate" not in caplog.text
 
 
-def test_scaffold_is_a_strategy():
+def test_scaffold_is_a_strategy() -> None:
     optimizer = make_optimizer(
         "scaffold", server_lr=1.0, server_momentum=0.0, num_clients=3
     )

@@ -1,11 +1,13 @@
 """Settings of the fine-tuning that contradict each other, and their sentences."""
 
+from typing import Any
+
 import pytest
 
 from fed3r_app.config import DEFAULTS, Config
 
 
-def read(**changes):
+def read(**changes: Any) -> Any:
     return Config.from_run_config(
         DEFAULTS | {key.replace("_", "-"): value for key, value in changes.items()}
     )
@@ -62,7 +64,9 @@ def read(**changes):
         ),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(changes, sentence):
+def test_settings_that_contradict_each_other_are_refused(
+    changes: Any, sentence: str
+) -> None:
     with pytest.raises(ValueError, match=sentence) as caught:
         read(**changes)
     assert len(str(caught.value).splitlines()) == 1
@@ -86,7 +90,9 @@ def test_settings_that_contradict_each_other_are_refused(changes, sentence):
         ("batch-norm", "eval", "one of frozen, train, got 'eval'"),
     ],
 )
-def test_a_bad_value_gets_the_rule_and_the_value(key, value, rule):
+def test_a_bad_value_gets_the_rule_and_the_value(
+    key: Any, value: Any, rule: Any
+) -> None:
     with pytest.raises(ValueError) as caught:
         read(**{key: value})
     assert str(caught.value) == f"{key} must be {rule}."
@@ -106,5 +112,5 @@ def test_a_bad_value_gets_the_rule_and_the_value(key, value, rule):
         {"weight_decay": 0},
     ],
 )
-def test_settings_that_go_together_are_accepted(changes):
+def test_settings_that_go_together_are_accepted(changes: Any) -> None:
     assert read(**changes).finetune == changes.get("finetune", "none")

@@ -2,23 +2,31 @@
 
 import logging
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import MetricRecord
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fed3r_app.data import load_dataset
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
 from fed3r_app.features.spec import BackboneSpec
+from tests.harness.runs import AppRuns
 
 GRID = [10 ** (step / 4) for step in range(-12, 5)]
-LP = {"finetune": "lp", "partition": "by-class", "rounds": 1, "clients_per_round": 0}
+LP: dict[str, Any] = {
+    "finetune": "lp",
+    "partition": "by-class",
+    "rounds": 1,
+    "clients_per_round": 0,
+}
 
 
-def pooled_losses(W, temperatures):
+def pooled_losses(W: Tensor, temperatures: Any) -> Any:
     """Return the mean cross-entropy of all training images at some temperatures."""
     train = load_dataset("digits", "").train
     backbone = load_backbone(BackboneSpec("pixels", "none", 8))
@@ -28,11 +36,11 @@ def pooled_losses(W, temperatures):
     return [float(cross_entropy(Z @ W / t, y)) for t in temperatures]
 
 
-def request_of(outcome):
+def request_of(outcome: Any) -> Any:
     return outcome.trained[0].request.config_records["config"]
 
 
-def test_auto_takes_the_least_loss_of_all_images(run):
+def test_auto_takes_the_least_loss_of_all_images(run: AppRuns) -> None:
     W = run(10, run_name="start", **LP | {"finetune": "none"}).model.W
     outcome = run(10, temperature="auto", **LP)
     losses = pooled_losses(W, GRID)
@@ -47,22 +55,26 @@ def test_auto_takes_the_least_loss_of_all_images(run):
     assert sorted(each.client for each in asked) == list(range(10))  # in one exchange
 
 
-def test_auto_is_measured_on_who_replies(run, caplog):
-    def fail(message, context):
+def test_auto_is_measured_on_who_replies(
+    run: AppRuns, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(message: Message, context: Context) -> None:
         if "temperature" in message.metadata.message_type:
             assert context.node_config["partition-id"] != 1, "I am ill."
 
     whole = run(10, temperature="auto", run_name="whole", **LP)
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        partial = run(10, temperature="auto", disturb=fail, **LP)
+        partial = run(10, temperature="auto", before=fail, **LP)
     assert partial.summary["temperature"] == whole.summary["temperature"]
     assert "Client 1 failed: I am ill." in caplog.text
 
 
 @pytest.mark.parametrize("losses", [None, [1.0], [math.nan] * 17, [-1e9] * 17])
-def test_losses_that_are_none_are_passed_over(run, caplog, losses):
-    def tamper(context, request, reply):
-        metrics = reply.get("metrics", {})
+def test_losses_that_are_none_are_passed_over(
+    run: AppRuns, caplog: pytest.LogCaptureFixture, losses: Any
+) -> None:
+    def tamper(context: Context, request: RecordDict, reply: RecordDict) -> None:
+        metrics: Any = reply.get("metrics", {})
         if "losses" in metrics and context.node_config["partition-id"] == 1:
             changed = {} if losses is None else {"losses": losses}
             reply["metrics"] = MetricRecord(changed)
@@ -74,7 +86,9 @@ def test_losses_that_are_none_are_passed_over(run, caplog, losses):
     assert "Client 1 failed: losses must be" in caplog.text
 
 
-def test_a_resumed_run_keeps_the_temperature_it_measured(run, same_model):
+def test_a_resumed_run_keeps_the_temperature_it_measured(
+    run: AppRuns, same_model: Any
+) -> None:
     whole = run(10, temperature="auto", run_name="whole", **LP | {"rounds": 2})
     run(10, temperature="auto", **LP)
     resumed = run(10, temperature="auto", resume=True, **LP | {"rounds": 2})
@@ -83,7 +97,7 @@ def test_a_resumed_run_keeps_the_temperature_it_measured(run, same_model):
 
 
 @pytest.mark.parametrize("temperature", [0.1, "auto"])
-def test_a_random_start_has_temperature_1(run, temperature):
+def test_a_random_start_has_temperature_1(run: AppRuns, temperature: Any) -> None:
     outcome = run(4, method="none", temperature=temperature, **LP)
     assert outcome.summary["temperature"] == 1.0
     assert request_of(outcome)["temperature"] == 1.0
@@ -91,18 +105,20 @@ def test_a_random_start_has_temperature_1(run, temperature):
 
 
 @pytest.mark.parametrize("temperature", [0.1, 0.7])
-def test_the_reported_loss_is_at_the_temperature(run, temperature):
+def test_the_reported_loss_is_at_the_temperature(
+    run: AppRuns, temperature: Any
+) -> None:
     W = run(10, run_name="start", **LP | {"finetune": "none"}).model.W
-    still = LP | {"lr": 1e-12, "batch_size": 2000}
+    still: dict[str, Any] = LP | {"lr": 1e-12, "batch_size": 2000}
     outcome = run(10, temperature=temperature, **still)
     (expected,) = pooled_losses(W.float().double(), [temperature])
     # float32 means of some hundred losses.
     assert outcome.tuning[0]["train_loss"] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_softmax_step_is_that_of_the_scaled_logits(run):
+def test_a_softmax_step_is_that_of_the_scaled_logits(run: AppRuns) -> None:
     lr, t = 0.01, 0.1
-    settings = LP | {"batch_size": 2000, "lr": lr, "weight_decay": 0.0}
+    settings: dict[str, Any] = LP | {"batch_size": 2000, "lr": lr, "weight_decay": 0.0}
     outcome = run(1, temperature=t, **settings)
     start = outcome.trained[0].sent()["classifier.weight"]
     x = torch.tensor(start, dtype=torch.float64, requires_grad=True)
@@ -111,5 +127,6 @@ def test_a_softmax_step_is_that_of_the_scaled_logits(run):
     backbone = load_backbone(BackboneSpec("pixels", "none", 8))
     Z = extract_features(backbone, train, rows, device=torch.device("cpu")).double()
     cross_entropy(Z @ x.T / t, torch.from_numpy(train.labels.copy())).backward()
+    assert x.grad is not None
     expected = (x - lr * x.grad).detach()
     assert float((outcome.model.W.T - expected).abs().max()) <= 1e-6

@@ -1,17 +1,20 @@
 """What a round sends: the paper's values, the classifier of feat once, no more."""
 
+from typing import Any
+
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, Context, Message
 
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.spec import BackboneSpec
+from tests.harness.runs import AppRuns
 
 B, D, C = 341_792, 1024, 4  # backbone parameters, features, classes
 FIXED = "classifier"
 
 
-def payload(content):
+def payload(content: Any) -> Any:
     """Return the bytes of all arrays, without what frames them."""
     return sum(
         array.numpy().nbytes
@@ -32,8 +35,8 @@ def payload(content):
     ],
 )
 def test_a_round_sends_what_the_formulas_say(
-    run, few_images, finetune, optimizer, values
-):
+    run: AppRuns, few_images: Any, finetune: Any, optimizer: Any, values: Any
+) -> None:
     outcome = run(2, finetune=finetune, optimizer=optimizer, **few_images)
     assert len(outcome.trained) == 4
     for each in outcome.trained:
@@ -52,8 +55,12 @@ def test_a_round_sends_what_the_formulas_say(
     assert 0 < uploaded - 4 * 4 * values <= 4 * 300 * arrays
 
 
-def test_running_statistics_are_an_extra_term(run, few_images):
-    settings = few_images | {"rounds": 1, "finetune": "full", "method": "none"}
+def test_running_statistics_are_an_extra_term(run: AppRuns, few_images: Any) -> None:
+    settings: dict[str, Any] = few_images | {
+        "rounds": 1,
+        "finetune": "full",
+        "method": "none",
+    }
     outcome = run(2, batch_norm="train", **settings)
     buffers = load_backbone(
         BackboneSpec("shufflenet_v2_x0_5", "random", 32)
@@ -64,7 +71,9 @@ def test_running_statistics_are_an_extra_term(run, few_images):
         assert payload(each.reply) == 4 * (B + D * C + extra)
 
 
-def test_lp_leaves_the_backbone_and_feat_the_classifier_to_the_bit(run, few_photos):
+def test_lp_leaves_the_backbone_and_feat_the_classifier_to_the_bit(
+    run: AppRuns, few_photos: Any
+) -> None:
     start = run(2, run_name="start", **few_photos).model
     lp = run(2, run_name="lp", finetune="lp", **few_photos).model
     assert lp.backbone_arrays == {}
@@ -86,14 +95,16 @@ def test_lp_leaves_the_backbone_and_feat_the_classifier_to_the_bit(run, few_phot
 FEAT = {"finetune": "feat", "rounds": 3}
 
 
-def classifiers_sent(outcome):
+def classifiers_sent(outcome: Any) -> Any:
     """Return (round, client) of each request that held the fixed classifier."""
     return sorted(
         (each.round, each.client) for each in outcome.trained if FIXED in each.request
     )
 
 
-def test_the_fixed_classifier_travels_once_and_never_back(run, few_images):
+def test_the_fixed_classifier_travels_once_and_never_back(
+    run: AppRuns, few_images: Any
+) -> None:
     outcome = run(2, **few_images | FEAT)
     assert classifiers_sent(outcome) == [(1, 0), (1, 1)]
     for each in outcome.trained:
@@ -102,11 +113,11 @@ def test_the_fixed_classifier_travels_once_and_never_back(run, few_images):
         assert not any("classifier" in name for name in each.sent())
 
 
-def forget(state):
+def forget(state: Any) -> None:
     state.clear()
 
 
-def spoil(state):
+def spoil(state: Any) -> None:
     record = state.array_records[FIXED]
     state[FIXED] = ArrayRecord(
         {name: Array(array.numpy() + 1) for name, array in record.items()}
@@ -114,12 +125,14 @@ def spoil(state):
 
 
 @pytest.mark.parametrize("damage", [forget, spoil])
-def test_the_fixed_classifier_is_sent_again_to_who_has_lost_it(run, few_images, damage):
-    def disturb(message, context):
+def test_the_fixed_classifier_is_sent_again_to_who_has_lost_it(
+    run: AppRuns, few_images: Any, damage: Any
+) -> None:
+    def disturb(message: Message, context: Context) -> None:
         number = message.content.config_records["config"].get("server-round")
         if number == 2 and context.node_config["partition-id"] == 1:
             damage(context.state)
 
-    outcome = run(2, disturb=disturb, **few_images | FEAT)
+    outcome = run(2, before=disturb, **few_images | FEAT)
     assert classifiers_sent(outcome) == [(1, 0), (1, 1), (3, 1)]
     assert [line["clients_trained"] for line in outcome.tuning] == [2, 1, 2]

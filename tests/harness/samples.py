@@ -1,11 +1,21 @@
 """Samples to test the mathematics on."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+
+Draw = Callable[..., tuple[Tensor, Tensor]]
 
 
-def draw_samples(kind, n, d, num_classes, seed):
+def draw_samples(
+    kind: str, n: int, d: int, num_classes: int, seed: Any
+) -> tuple[Tensor, Tensor]:
     """Return Z (n, d) and y (n,).
 
     ``normal`` is well conditioned; ``relu`` is what backbones give, sparse, positive,
@@ -24,5 +34,5 @@ def draw_samples(kind, n, d, num_classes, seed):
 
 
 @pytest.fixture(scope="session")
-def draw():
+def draw() -> Draw:
     return draw_samples

@@ -1,6 +1,9 @@
 """Nodes that join late, leave, start anew or keep silent while a run goes on."""
 
+from typing import Any
+
 import pytest
+from flwr.app import Context, Message
 
 from fed3r_app.errors import RunError
 
@@ -9,11 +12,11 @@ STATISTICS = "train.statistics"
 
 
 @pytest.fixture
-def is_pooled(federation, model_of):
+def is_pooled(federation: Any) -> Any:
     """Check that a run's classifier is that of some clients' pooled images."""
 
-    def check(directory, clients):
-        model = model_of(directory)
+    def check(outcome: Any, clients: Any) -> None:
+        model = outcome.model
         folders = [federation.folder(client) for client in clients]
         W = federation.pooled(folders, model.class_names)
         assert float((model.W - W).norm() / W.norm()) <= 1e-9
@@ -21,118 +24,118 @@ def is_pooled(federation, model_of):
     return check
 
 
-def at_first(kind, action):
-    """Make what calls `action` ahead of the first request of a kind."""
-    done = []
+def keep_back(grid: Any, times: Any) -> None:
+    """Let the first node keep its statistics back so many times."""
+    first, left = min(grid.get_node_ids()), [True] * times
 
-    def before(node, asked):
-        if asked == kind and not done:
-            done.append(node)
-            action(node)
+    def silent(node: Any, kind: str) -> Any:
+        return node == first and kind == STATISTICS and left and left.pop()
 
-    return before
+    grid.silent = silent
 
 
 def test_a_node_that_joins_during_the_run_takes_part(
-    federation, clinics, is_pooled, summary_of
-):
+    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics[:3], labels=",".join(LABELS))
     late = federation.node_config(clinics[3])
-    grid.before = at_first(STATISTICS, lambda _: grid.connect(999, late))
-    directory = federation.run(grid=grid)
-    is_pooled(directory, clinics)
-    summary = summary_of(directory)
+    grid.before = at_first(STATISTICS, lambda _: federation.connect(999, late))
+    outcome = federation.run(grid=grid)
+    is_pooled(outcome, clinics)
+    summary = outcome.summary
     assert summary["clients"] == summary["clients_counted"] == 4
     assert summary["rounds"] == 2
     assert len(grid.log) == 8, "everybody is asked twice, nobody more often"
 
 
-def test_somebody_may_come_while_a_late_one_is_asked(federation, clinics, is_pooled):
+def test_somebody_may_come_while_a_late_one_is_asked(
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics[:2], labels=",".join(LABELS))
     waiting = [(900 + i, federation.node_config(c)) for i, c in enumerate(clinics[2:])]
 
-    def before(node, kind):
-        if kind == STATISTICS and waiting:
-            grid.connect(*waiting.pop())
+    def before(message: Message, context: Context) -> None:
+        if message.metadata.message_type == STATISTICS and waiting:
+            federation.connect(*waiting.pop())
 
     grid.before = before
     is_pooled(federation.run(grid=grid), clinics)
 
 
 def test_a_late_node_with_another_class_is_left_out_by_name(
-    federation, clinics, is_pooled, summary_of
-):
+    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics[:3])
     late = federation.node_config("clinic-10")  # the only one with a yak
-    grid.before = at_first(STATISTICS, lambda _: grid.connect(999, late))
-    directory = federation.run(grid=grid)
-    is_pooled(directory, clinics[:3])
-    assert "got 'yak'" in summary_of(directory)["refused"]["clinic-10"]
+    grid.before = at_first(STATISTICS, lambda _: federation.connect(999, late))
+    outcome = federation.run(grid=grid)
+    is_pooled(outcome, clinics[:3])
+    assert "got 'yak'" in outcome.summary["refused"]["clinic-10"]
 
 
-def test_resuming_takes_it_in_with_its_class(federation, clinics, is_pooled):
+def test_resuming_takes_it_in_with_its_class(
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     federation.run(clinics[:3])
-    directory = federation.run(clinics, resume=True)
-    is_pooled(directory, clinics)
+    outcome = federation.run(clinics, resume=True)
+    is_pooled(outcome, clinics)
     kinds = [kind for _, kind in federation.grid.log]
     assert kinds.count(STATISTICS) == 1, "only the new one is asked"
 
 
-def test_a_part_of_a_data_set_may_come_later_too(federation, summary_of):
-    def grid(parts, **settings):
+def test_a_part_of_a_data_set_may_come_later_too(federation: Any) -> None:
+    def grid(parts: Any, **settings: Any) -> Any:
         made = federation.make_grid([], dataset="digits", **settings)
         for part in parts:
-            made.connect(100 + part, {"partition-id": part, "num-partitions": 3})
+            federation.connect(100 + part, {"partition-id": part, "num-partitions": 3})
         return made
 
     federation.run(grid=grid([0, 2], wait_for=2))
-    directory = federation.run(grid=grid([0, 1, 2], resume=True))
-    assert summary_of(directory)["clients_counted"] == 3
+    outcome = federation.run(grid=grid([0, 1, 2], resume=True))
+    assert outcome.summary["clients_counted"] == 3
 
 
 def test_the_flops_of_the_average_client_do_not_show_who_came_when(
-    federation, clinics, summary_of
-):
+    federation: Any, clinics: Any
+) -> None:
     labels = ",".join(LABELS)
     whole = federation.run(clinics, run_name="whole", labels=labels)
     federation.run(clinics[:3], labels=labels)
     parts = federation.run(clinics, resume=True, labels=labels)
-    flops = [summary_of(one)["flops_per_client"] for one in (whole, parts)]
+    flops = [one.summary["flops_per_client"] for one in (whole, parts)]
     assert flops[0] == pytest.approx(flops[1], rel=1e-12)
 
 
 def test_resuming_keeps_the_classes_of_those_who_are_gone(
-    federation, clinics, is_pooled, model_of
-):
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     federation.run(clinics)
-    directory = federation.run(["clinic-a"], resume=True)
-    assert model_of(directory).class_names == LABELS
-    is_pooled(directory, clinics)
+    outcome = federation.run(["clinic-a"], resume=True)
+    assert outcome.model.class_names == LABELS
+    is_pooled(outcome, clinics)
 
 
 def test_a_late_node_under_a_name_that_is_taken_is_left_out(
-    federation, clinics, is_pooled, summary_of
-):
+    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics)
     twin = federation.node_config("clinic-b")
-    grid.before = at_first(STATISTICS, lambda _: grid.connect(999, twin))
-    directory = federation.run(grid=grid)
-    is_pooled(directory, clinics)
-    assert any("unique" in why for why in summary_of(directory)["refused"].values())
+    grid.before = at_first(STATISTICS, lambda _: federation.connect(999, twin))
+    outcome = federation.run(grid=grid)
+    is_pooled(outcome, clinics)
+    assert any("unique" in why for why in outcome.summary["refused"].values())
 
 
 def test_a_node_that_is_started_anew_is_asked_under_its_new_id(
-    federation, clinics, is_pooled
-):
+    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics, clients_per_round=1)
-    restarted = {}
+    restarted = []
 
-    def restart(node):
+    def restart(node: Any) -> None:
         other = next(n for n in grid.get_node_ids() if n != node)
-        config = grid.node_config(other)
-        grid.disconnect(other)
-        grid.connect(999, config)
-        restarted[other] = config["client-id"]
+        federation.restart(other, 999)
+        restarted.append(other)
 
     grid.before = at_first(STATISTICS, restart)
     is_pooled(federation.run(grid=grid), clinics)
@@ -143,48 +146,47 @@ def test_a_node_that_is_started_anew_is_asked_under_its_new_id(
 
 
 def test_a_node_that_restarts_between_hello_and_hello_is_one_client(
-    federation, clinics, is_pooled
-):
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics, wait_for=4)
     last = max(grid.get_node_ids())
 
-    def restart(node, kind):
-        if node == last:  # everybody else has said hello
-            grid.before = lambda node, kind: None
-            first = min(grid.get_node_ids())
-            config = grid.node_config(first)
-            grid.disconnect(first)
-            grid.connect(999, config)
+    def restart(message: Message, context: Context) -> None:
+        if context.node_id == last:  # everybody else has said hello
+            grid.before = lambda message, context: None
+            federation.restart(min(grid.get_node_ids()), 999)
 
     grid.before = restart
     is_pooled(federation.run(grid=grid), clinics)
 
 
-def test_a_straggler_is_asked_again(federation, clinics, is_pooled):
+def test_a_straggler_is_asked_again(
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(clinics, round_timeout=0.5)
-    grid.silent = {min(grid.get_node_ids()): 1}
+    keep_back(grid, 1)
     is_pooled(federation.run(grid=grid), clinics)
 
 
-def test_a_node_that_stays_silent_is_named(federation, clinics):
+def test_a_node_that_stays_silent_is_named(federation: Any, clinics: Any) -> None:
     grid = federation.make_grid(clinics, round_timeout=0.3, max_retries=1)
-    grid.silent = {min(grid.get_node_ids()): 9}
+    keep_back(grid, 9)
     with pytest.raises(RunError, match=r"3 of 4 clients .* clinic-a.*no reply"):
         federation.run(grid=grid)
 
 
 def test_with_min_clients_a_silent_node_is_done_without(
-    federation, clinics, is_pooled, summary_of
-):
+    federation: Any, clinics: Any, is_pooled: Any
+) -> None:
     grid = federation.make_grid(
         clinics, round_timeout=0.3, max_retries=1, min_clients=3
     )
-    grid.silent = {min(grid.get_node_ids()): 9}
-    directory = federation.run(grid=grid)
-    is_pooled(directory, clinics[1:])
-    assert summary_of(directory)["missing_clients"] == ["clinic-a"]
+    keep_back(grid, 9)
+    outcome = federation.run(grid=grid)
+    is_pooled(outcome, clinics[1:])
+    assert outcome.summary["missing_clients"] == ["clinic-a"]
 
 
-def test_too_few_nodes_end_in_a_sentence(federation, clinics):
+def test_too_few_nodes_end_in_a_sentence(federation: Any, clinics: Any) -> None:
     with pytest.raises(RunError, match=r"Only 3 of 4 expected .* wait-for"):
         federation.run(clinics[:3], wait_for=4, round_timeout=0.5)

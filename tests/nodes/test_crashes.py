@@ -7,42 +7,43 @@ file of the run. Whatever k, the same command given again ends as if nothing had
 import multiprocessing
 import os
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from fed3r_app.cli import main as fed3r
-from fed3r_app.files import tensors
+from fed3r_app.errors import RunError
+from fed3r_app.files import tensors, write_atomically
 from fed3r_app.runs import ledger
-from fed3r_app.runs.ledger import Ledger
-from fed3r_app.runs.model_file import load_model
 from fed3r_app.runs.snapshots import load_snapshot
-from fed3r_app.server_app import RunError
+from tests.harness.runs import Outcome
 
 ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
 LABELS = ("cat", "dog", "elk", "owl", "yak")
 KILLED = 99
 # One client a round and a save after each: as many moments as there can be.
-SLOWLY = {"clients_per_round": 1, "keep_contributions": True}
+SLOWLY: dict[str, Any] = {"clients_per_round": 1, "keep_contributions": True}
 
 
 @pytest.fixture(autouse=True)
-def _save_after_every_reply(monkeypatch):
+def _save_after_every_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fed3r_app.server.journal._SNAPSHOT_SECONDS", 0.0)
     monkeypatch.setattr("fed3r_app.server.journal._SNAPSHOT_SHARE", 1e9)
 
 
-def dies_at(moment, folder, action):
+def dies_at(moment: Any, folder: Path, action: Any) -> Any:
     """Run an action in a child that dies before its k-th change to a file in a folder.
 
     Returns whether it lived to the end of the action.
     """
 
-    def child():
+    def child() -> None:
         torch.set_num_threads(1)  # a fork has none of the threads of its parent
         left = [moment]
 
-        def watch(event, arguments):
+        def watch(event: Any, arguments: Any) -> None:
             writes = event == "open" and isinstance(arguments[2], int)
             writes = writes and arguments[2] & (os.O_WRONLY | os.O_RDWR)
             changes = event in ("os.rename", "os.remove", "os.link", "os.truncate")
@@ -61,23 +62,23 @@ def dies_at(moment, folder, action):
     return process.exitcode == 0
 
 
-def assert_is_run_of(federation, directory, clients):
-    model = load_model(directory / "model.safetensors")
+def assert_is_run_of(federation: Any, directory: Path, clients: Any) -> None:
+    model = Outcome(directory).model
     W = federation.pooled([federation.folder(client) for client in clients], LABELS)
     assert float((model.W - W).norm() / W.norm()) <= 1e-9
-    sums = load_snapshot(directory / "statistics.safetensors")
+    sums = Outcome(directory).snapshot
     assert sorted(sums.contributions) == sorted(clients)
     assert fed3r(["audit", str(directory)]) == 0
     assert [path.name for path in directory.glob(".*")] in ([], [".lock"])
 
 
-def begin_or_go_on(federation, **settings):
+def begin_or_go_on(federation: Any, **settings: Any) -> Any:
     """Run, or resume where there is something to resume."""
     resume = (federation.home / "runs" / "it" / "config.json").exists()
-    return federation.run(ALL, resume=resume, **SLOWLY, **settings)
+    return federation.run(ALL, resume=resume, **SLOWLY, **settings).directory
 
 
-def asked_for_statistics(federation):
+def asked_for_statistics(federation: Any) -> Any:
     return [node for node, kind in federation.grid.log if kind == "train.statistics"]
 
 
@@ -90,7 +91,7 @@ MANY = [moment for moment in range(1, 60) if moment not in FEW]
     "moment",
     [*FEW, *(pytest.param(moment, marks=pytest.mark.slow) for moment in MANY)],
 )
-def test_a_run_killed_at_any_moment_goes_on(federation, moment):
+def test_a_run_killed_at_any_moment_goes_on(federation: Any, moment: Any) -> None:
     folder = federation.home / "runs" / "it"
     dies_at(moment, folder, lambda: begin_or_go_on(federation) and None)
     saved = folder / "statistics.safetensors"
@@ -100,7 +101,7 @@ def test_a_run_killed_at_any_moment_goes_on(federation, moment):
     assert_is_run_of(federation, directory, ALL)
 
 
-def test_it_may_be_killed_again_and_again(federation):
+def test_it_may_be_killed_again_and_again(federation: Any) -> None:
     folder = federation.home / "runs" / "it"
     for moment in range(9, 40):  # a little later each time
         if dies_at(moment, folder, lambda: begin_or_go_on(federation) and None):
@@ -111,8 +112,10 @@ def test_it_may_be_killed_again_and_again(federation):
 
 
 @pytest.mark.parametrize("moment", range(1, 12))
-def test_forgetting_killed_at_any_moment_is_done_by_asking_again(federation, moment):
-    directory = federation.run(ALL, **SLOWLY)
+def test_forgetting_killed_at_any_moment_is_done_by_asking_again(
+    federation: Any, moment: Any
+) -> None:
+    directory = federation.run(ALL, **SLOWLY).directory
     command = ["forget", str(directory), "clinic-b"]
     dies_at(moment, directory, lambda: fed3r(command))
     assert fed3r(command) == 0
@@ -124,11 +127,13 @@ def test_forgetting_killed_at_any_moment_is_done_by_asking_again(federation, mom
 
 
 @pytest.mark.parametrize("moment", range(1, 12))
-def test_replacing_killed_at_any_moment_is_done_by_asking_again(federation, moment):
-    directory = federation.run(ALL, **SLOWLY)
+def test_replacing_killed_at_any_moment_is_done_by_asking_again(
+    federation: Any, moment: Any
+) -> None:
+    directory = federation.run(ALL, **SLOWLY).directory
     federation.add_images(federation.folder("clinic-c"), ["owl", "cat"], seed=1)
 
-    def change():
+    def change() -> None:
         federation.run(ALL, resume=True, replace="clinic-c")
 
     dies_at(moment, directory, change)
@@ -136,10 +141,10 @@ def test_replacing_killed_at_any_moment_is_done_by_asking_again(federation, mome
     assert_is_run_of(federation, directory, ALL)
 
 
-def fill_disk(monkeypatch, name):
+def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Let files of a name fill the disk: a part is written, then there is no room."""
 
-    def full(path, data):
+    def full(path: Path, data: Any) -> None:
         if path.name.startswith(name):
             path.with_name(f".{path.name}.{'0' * 32}").write_bytes(
                 data[: len(data) // 2]
@@ -147,14 +152,14 @@ def fill_disk(monkeypatch, name):
             raise OSError(28, "No space left on device", str(path))
         write(path, data)
 
-    write = tensors.write_atomically
+    write = write_atomically
     monkeypatch.setattr(tensors, "write_atomically", full)
 
 
 @pytest.mark.parametrize("name", ["statistics", "clinic-c", "model"])
 def test_a_full_disk_ends_in_a_sentence_and_nothing_is_lost(
-    federation, monkeypatch, name
-):
+    federation: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     # clinic-c is the last to be asked with this seed, or nearly.
     with monkeypatch.context() as patch:
         fill_disk(patch, name)
@@ -165,10 +170,12 @@ def test_a_full_disk_ends_in_a_sentence_and_nothing_is_lost(
     assert_is_run_of(federation, directory, ALL)
 
 
-def test_a_disk_that_is_full_for_a_while_only_costs_a_warning(federation, monkeypatch):
-    write, left = tensors.write_atomically, [2]
+def test_a_disk_that_is_full_for_a_while_only_costs_a_warning(
+    federation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, left = write_atomically, [2]
 
-    def full_twice(path, data):
+    def full_twice(path: Path, data: Any) -> None:
         if path.name.startswith("statistics") and left[0]:
             left[0] -= 1
             raise OSError(28, "No space left on device", str(path))
@@ -179,8 +186,10 @@ def test_a_disk_that_is_full_for_a_while_only_costs_a_warning(federation, monkey
     assert not left[0]
 
 
-def test_a_ledger_that_can_not_be_written_ends_the_run(federation, monkeypatch):
-    def full(path, values, header):
+def test_a_ledger_that_can_not_be_written_ends_the_run(
+    federation: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, values: Any, header: Any) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
@@ -190,7 +199,7 @@ def test_a_ledger_that_can_not_be_written_ends_the_run(federation, monkeypatch):
     assert_is_run_of(federation, begin_or_go_on(federation), ALL)
 
 
-def damage(path, how):
+def damage(path: Path, how: Any) -> None:
     data = bytearray(path.read_bytes())
     if how == "flipped":
         data[len(data) // 2] ^= 4
@@ -198,7 +207,9 @@ def damage(path, how):
 
 
 @pytest.mark.parametrize("how", ["cut", "flipped"])
-def test_a_damaged_snapshot_falls_back_to_the_one_before(federation, how):
+def test_a_damaged_snapshot_falls_back_to_the_one_before(
+    federation: Any, how: Any
+) -> None:
     directory = begin_or_go_on(federation)
     earlier = load_snapshot(directory / "statistics.earlier.safetensors")
     missing = 4 - len(earlier.contributions)
@@ -208,18 +219,20 @@ def test_a_damaged_snapshot_falls_back_to_the_one_before(federation, how):
     assert_is_run_of(federation, directory, ALL)
 
 
-def test_without_any_whole_snapshot_all_are_asked_again(federation):
+def test_without_any_whole_snapshot_all_are_asked_again(federation: Any) -> None:
     directory = begin_or_go_on(federation)
     for name in ("statistics", "statistics.earlier"):
         damage(directory / f"{name}.safetensors", "cut")
     begin_or_go_on(federation)
     assert len(asked_for_statistics(federation)) == 4
     assert_is_run_of(federation, directory, ALL)
-    outcomes = [e.outcome for e in Ledger(directory / "ledger.jsonl").entries()]
+    outcomes = [e.outcome for e in Outcome(directory).ledger]
     assert outcomes.count("lost") == 4
 
 
-def test_nobody_is_left_out_unsaid_when_all_snapshots_are_damaged(federation):
+def test_nobody_is_left_out_unsaid_when_all_snapshots_are_damaged(
+    federation: Any,
+) -> None:
     directory = begin_or_go_on(federation)
     assert fed3r(["forget", str(directory), "clinic-a"]) == 0
     damage(directory / "statistics.safetensors", "cut")
@@ -229,7 +242,7 @@ def test_nobody_is_left_out_unsaid_when_all_snapshots_are_damaged(federation):
     assert_is_run_of(federation, directory, [c for c in ALL if c != "clinic-a"])
 
 
-def test_a_ledger_that_is_lost_does_not_change_the_sums(federation):
+def test_a_ledger_that_is_lost_does_not_change_the_sums(federation: Any) -> None:
     directory = begin_or_go_on(federation)
     (directory / "ledger.jsonl").write_text("no line\nof a ledger\n")
     with pytest.raises(RunError, match="move it away: the statistics say who is"):

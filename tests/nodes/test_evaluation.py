@@ -1,5 +1,7 @@
 """Accuracy without a data set: the nodes' test images, or a folder at the server."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from PIL import Image
 
 from fed3r_app.errors import RunError
 
-PARTS = {
+PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "clinic-x": {"train": ("cat", "cat", "dog"), "test": ("dog",) * 9},
     "clinic-y": {"train": ("owl", "dog"), "test": ("cat", "owl")},
     "clinic-z": {"train": ("owl", "cat")},
@@ -15,14 +17,14 @@ PARTS = {
 
 
 @pytest.fixture
-def parted(federation):
+def parted(federation: Any) -> Any:
     for client, parts in PARTS.items():
         for part, class_names in parts.items():
             federation.add_images(federation.folder(client) / part, class_names)
     return federation
 
 
-def count_correct(model, folders):
+def count_correct(model: Any, folders: Any) -> Any:
     """Return how many images of some folders a model gets right, and how many are."""
     correct = total = 0
     for folder in folders:
@@ -34,41 +36,43 @@ def count_correct(model, folders):
     return correct, total
 
 
-def test_the_nodes_test_images_are_counted_together(parted, model_of, summary_of):
-    directory = parted.run(PARTS)
-    summary = summary_of(directory)
+def test_the_nodes_test_images_are_counted_together(parted: Any) -> None:
+    outcome = parted.run(PARTS)
+    summary = outcome.summary
     folders = [parted.folder(client) / "test" for client in PARTS]
-    correct, total = count_correct(model_of(directory), folders)
+    correct, total = count_correct(outcome.model, folders)
     assert total == summary["client_test_images"] == 11
     assert summary["accuracy"] == summary["client_accuracy"] == correct / total
 
 
-def test_three_exchanges_are_all_it_takes(parted):
+def test_three_exchanges_are_all_it_takes(parted: Any) -> None:
     parted.run(PARTS)
     kinds = [kind for _, kind in parted.grid.log]
     assert kinds.count("query.hello") == kinds.count("train.statistics") == 3
     assert kinds.count("evaluate.statistics") == 2, "only nodes with test images"
 
 
-def test_test_images_are_not_trained_on(parted, model_of, summary_of):
-    directory = parted.run(PARTS)
+def test_test_images_are_not_trained_on(parted: Any) -> None:
+    outcome = parted.run(PARTS)
     train = [parted.folder(client) / "train" for client in PARTS]
     W = parted.pooled(train, ["cat", "dog", "owl"])
-    assert float((model_of(directory).W - W).norm() / W.norm()) <= 1e-9
-    assert summary_of(directory)["num_samples"] == 7
+    assert float((outcome.model.W - W).norm() / W.norm()) <= 1e-9
+    assert outcome.summary["num_samples"] == 7
 
 
 def test_a_folder_at_the_server_gives_an_accuracy_too(
-    federation, clinics, model_of, summary_of
-):
+    federation: Any, clinics: Any
+) -> None:
     held_out = federation.home / "held-out"
     federation.add_images(held_out, ("cat", "yak", "owl", "elk"))
-    directory = federation.run(clinics, data_path=str(held_out))
-    correct, total = count_correct(model_of(directory), [held_out])
-    assert summary_of(directory)["accuracy"] == correct / total
+    outcome = federation.run(clinics, data_path=str(held_out))
+    correct, total = count_correct(outcome.model, [held_out])
+    assert outcome.summary["accuracy"] == correct / total
 
 
-def test_test_images_of_a_class_that_nobody_has_are_refused(federation, clinics):
+def test_test_images_of_a_class_that_nobody_has_are_refused(
+    federation: Any, clinics: Any
+) -> None:
     held_out = federation.home / "held-out"
     federation.add_images(held_out, ("newt",))
     with pytest.raises(RunError, match=r"test images.*'newt'"):
@@ -76,12 +80,10 @@ def test_test_images_of_a_class_that_nobody_has_are_refused(federation, clinics)
 
 
 def test_without_test_images_the_training_images_are_asked_for_only_on_request(
-    federation, clinics, summary_of
-):
-    plain = summary_of(federation.run(clinics))
-    asked = summary_of(
-        federation.run(clinics, client_evaluation=True, run_name="asked")
-    )
+    federation: Any, clinics: Any
+) -> None:
+    plain = federation.run(clinics).summary
+    asked = federation.run(clinics, client_evaluation=True, run_name="asked").summary
     assert "client_accuracy" not in plain
     assert asked["client_accuracy"] == 1.0
     assert asked["accuracy"] is None, "those images are not held out"

@@ -2,6 +2,8 @@
 
 import os
 import threading
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,20 +21,20 @@ DIM = 16
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Any:
     for number in range(6):
         write(tmp_path / "images" / "cat" / f"{number}.bmp", number)
     return tmp_path / "images"
 
 
-def write(path, grey):
+def write(path: Path, grey: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("L", (4, 4), grey).save(path)
     os.utime(path, ns=(1, 1))  # as an archive does that keeps no times
 
 
 @pytest.fixture
-def extracted(monkeypatch):
+def extracted(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Note which images are opened."""
     opened = []
     image = OwnImages.image
@@ -44,7 +46,7 @@ def extracted(monkeypatch):
     return opened
 
 
-def features(folder, cache):
+def features(folder: Path, cache: Any) -> Any:
     images = load_local(str(folder)).train
     rows, cpu = np.arange(len(images)), torch.device("cpu")
     backbone = load_backbone(BackboneSpec("pixels", "packaged", 4))
@@ -53,7 +55,9 @@ def features(folder, cache):
     return got
 
 
-def test_only_new_and_changed_images_are_extracted(folder, tmp_path, extracted):
+def test_only_new_and_changed_images_are_extracted(
+    folder: Path, tmp_path: Path, extracted: Any
+) -> None:
     features(folder, tmp_path / "cache")
     (folder / "cat" / "0.bmp").unlink()
     write(folder / "cat" / "9.bmp", 9)
@@ -66,14 +70,14 @@ def test_only_new_and_changed_images_are_extracted(folder, tmp_path, extracted):
     assert set(extracted) - set(once) == {"cat/3.bmp", "cat/9.bmp"}
 
 
-def test_nodes_that_share_a_cache_don_t_share_images(tmp_path):
+def test_nodes_that_share_a_cache_don_t_share_images(tmp_path: Path) -> None:
     for name, grey in (("a", 1), ("b", 2)):
         write(tmp_path / name / "cat" / "1.bmp", grey)
     one, other = (features(tmp_path / name, tmp_path / "cache") for name in "ab")
     assert not torch.equal(one, other)
 
 
-def test_a_damaged_or_foreign_file_counts_as_absent(tmp_path):
+def test_a_damaged_or_foreign_file_counts_as_absent(tmp_path: Path) -> None:
     keys = ["aa11", "aa22", "bb33"]
     cache = FeatureFiles(tmp_path, DIM, keys)
     values = np.arange(3 * DIM, dtype=np.float32).reshape(3, DIM)
@@ -85,11 +89,11 @@ def test_a_damaged_or_foreign_file_counts_as_absent(tmp_path):
     assert np.array_equal(got[2], values[2])
 
 
-def test_many_writers_leave_whole_files(tmp_path):
+def test_many_writers_leave_whole_files(tmp_path: Path) -> None:
     keys = [f"{row:04x}" for row in range(40)]
     values = np.random.default_rng(0).normal(size=(40, DIM)).astype(np.float32)
 
-    def work(seed):
+    def work(seed: int) -> None:
         rows = np.random.default_rng(seed).permutation(40)
         FeatureFiles(tmp_path, DIM, keys).write(rows, values[rows])
 
@@ -104,7 +108,9 @@ def test_many_writers_leave_whole_files(tmp_path):
     assert not list(tmp_path.rglob(".*"))
 
 
-def test_a_cache_that_can_t_be_written_is_done_without(folder, tmp_path, caplog):
+def test_a_cache_that_can_t_be_written_is_done_without(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     blocked = tmp_path / "cache"
     blocked.write_text("a file where a folder should be")
     features(folder, blocked)

@@ -3,72 +3,73 @@
 import json
 import re
 import shutil
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from flwr.app import Context, Message
 
 from fed3r_app.cli import main as fed3r
+from fed3r_app.errors import RunError
 from fed3r_app.runs.contributions import contribution_path, save_contribution
-from fed3r_app.runs.ledger import Ledger
 from fed3r_app.runs.model_file import load_model, save_model
-from fed3r_app.runs.snapshots import load_snapshot, save_snapshot
-from fed3r_app.server_app import RunError
+from fed3r_app.runs.snapshots import save_snapshot
 from fed3r_app.wire import pack_statistics
+from tests.harness.runs import Outcome
 
 ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
 LABELS = ("cat", "dog", "elk", "owl", "yak")
 
 
-def without(*clients):
+def without(*clients: Any) -> Any:
     return [client for client in ALL if client not in clients]
 
 
-def model_of(directory):
-    return load_model(directory / "model.safetensors")
-
-
-def assert_model_of(federation, directory, clients, labels=LABELS):
+def assert_model_of(
+    federation: Any, directory: Path, clients: Any, labels: Any = LABELS
+) -> None:
     """Check that the model is that of a run that only ever had these clients."""
-    model = model_of(directory)
+    model = Outcome(directory).model
     assert model.class_names == tuple(labels)
     W = federation.pooled([federation.folder(client) for client in clients], labels)
     assert float((model.W - W).norm() / W.norm()) <= 1e-9
     assert not model.W[:, ~model.present].any()
 
 
-def sums_of(directory):
-    return load_snapshot(directory / "statistics.safetensors")
-
-
-def history(directory):
-    entries = Ledger(directory / "ledger.jsonl").entries()
+def history(directory: Path) -> Any:
+    entries = Outcome(directory).ledger
     return [(entry.client, entry.outcome) for entry in entries]
 
 
-def asked(federation):
+def asked(federation: Any) -> Any:
     """Return how often each kind of request was asked."""
     kinds = [kind for _, kind in federation.grid.log]
     return {kind: kinds.count(kind) for kind in kinds}
 
 
-def resume(federation, clients, **settings):
-    return federation.run(clients, resume=True, **settings)
+def resume(federation: Any, clients: Any, **settings: Any) -> Any:
+    return federation.run(clients, resume=True, **settings).directory
 
 
 @pytest.mark.parametrize("client", ALL)
-def test_forgetting_a_kept_contribution_is_never_having_had_it(federation, client):
-    directory = federation.run(ALL, keep_contributions=True)
+def test_forgetting_a_kept_contribution_is_never_having_had_it(
+    federation: Any, client: Any
+) -> None:
+    directory = federation.run(ALL, keep_contributions=True).directory
     shutil.rmtree(federation.folder(client))  # it need not be there
     assert fed3r(["forget", str(directory), client]) == 0
     assert_model_of(federation, directory, without(client))
     assert history(directory)[-1] == (client, "forgotten")
-    assert client not in sums_of(directory).contributions
+    assert client not in Outcome(directory).snapshot.contributions
     assert len(list((directory / "contributions").iterdir())) == 3
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(federation):
-    directory = federation.run(ALL)
+def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(
+    federation: Any,
+) -> None:
+    directory = federation.run(ALL).directory
     assert not (directory / "contributions").exists()
     assert fed3r(["forget", str(directory), "clinic-b"]) == 1  # it must be asked
     resume(federation, ALL, forget="clinic-b")
@@ -77,24 +78,24 @@ def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(federation)
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_a_client_that_has_other_data_by_now_is_not_forgotten(federation, summary_of):
-    directory = federation.run(ALL)
+def test_a_client_that_has_other_data_by_now_is_not_forgotten(federation: Any) -> None:
+    directory = federation.run(ALL).directory
     federation.add_images(federation.folder("clinic-b"), ["owl"], seed=1)
     with pytest.raises(RunError, match=r"Client clinic-b must have the data .*digest"):
         resume(federation, ALL, forget="clinic-b")
     assert history(directory)[-1] == ("clinic-b", "refused")
-    assert "clinic-b" in sums_of(directory).contributions
-    assert summary_of(directory)["clients_counted"] == 4
+    assert "clinic-b" in Outcome(directory).snapshot.contributions
+    assert Outcome(directory).summary["clients_counted"] == 4
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation, summary_of):
-    directory = federation.run(ALL, keep_contributions=True)
+def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation: Any) -> None:
+    directory = federation.run(ALL, keep_contributions=True).directory
     fed3r(["forget", str(directory), "clinic-a"])
     resume(federation, ALL, keep_contributions=True)
     assert "train.statistics" not in asked(federation)
     assert_model_of(federation, directory, without("clinic-a"))
-    assert summary_of(directory)["clients"] == 3
+    assert Outcome(directory).summary["clients"] == 3
     # The command, up to where it would start the run.
     assert fed3r(["add", str(directory), "127.0.0.1:1", "--readmit", "clinic-a"]) == 1
     resume(federation, ALL, keep_contributions=True)
@@ -102,26 +103,28 @@ def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation, summary
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_adding_a_client_is_having_had_it_from_the_start(federation, summary_of):
+def test_adding_a_client_is_having_had_it_from_the_start(federation: Any) -> None:
     first = without("clinic-10", "clinic-c")
-    directory = federation.run(first)
-    assert model_of(directory).class_names == ("cat", "dog", "owl")
+    directory = federation.run(first).directory
+    assert Outcome(directory).model.class_names == ("cat", "dog", "owl")
     resume(federation, ["clinic-10", "clinic-c"])  # the others have gone home
     assert asked(federation)["train.statistics"] == 2
     assert_model_of(federation, directory, ALL)
-    assert summary_of(directory)["clients_counted"] == 4
+    assert Outcome(directory).summary["clients_counted"] == 4
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_those_counted_before_are_among_the_least_number_of_clients(federation):
-    directory = federation.run(without("clinic-c"), min_clients=3)
+def test_those_counted_before_are_among_the_least_number_of_clients(
+    federation: Any,
+) -> None:
+    directory = federation.run(without("clinic-c"), min_clients=3).directory
     resume(federation, ["clinic-c"], min_clients=3)  # the others have gone home
     assert_model_of(federation, directory, ALL)
     with pytest.raises(RunError, match="min-clients must be <= 4"):
         resume(federation, ["clinic-c"], min_clients=5)
 
 
-def test_classes_that_came_later_do_not_confuse_what_was_kept(federation):
+def test_classes_that_came_later_do_not_confuse_what_was_kept(federation: Any) -> None:
     federation.run(without("clinic-10"), keep_contributions=True)
     directory = resume(federation, ALL, keep_contributions=True)
     assert fed3r(["audit", str(directory)]) == 0
@@ -130,8 +133,8 @@ def test_classes_that_came_later_do_not_confuse_what_was_kept(federation):
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_replacing_is_forgetting_and_adding_in_one(federation):
-    directory = federation.run(ALL, keep_contributions=True)
+def test_replacing_is_forgetting_and_adding_in_one(federation: Any) -> None:
+    directory = federation.run(ALL, keep_contributions=True).directory
     federation.add_images(federation.folder("clinic-c"), ["owl", "cat"], seed=1)
     resume(federation, ALL, keep_contributions=True)
     assert "train.statistics" not in asked(federation)  # it is counted, as it was
@@ -143,14 +146,14 @@ def test_replacing_is_forgetting_and_adding_in_one(federation):
     assert_model_of(federation, directory, without("clinic-c"))
 
 
-def test_what_was_not_kept_can_not_be_replaced(federation):
+def test_what_was_not_kept_can_not_be_replaced(federation: Any) -> None:
     federation.run(ALL)
     with pytest.raises(RunError, match="keep-contributions was false"):
         resume(federation, ALL, replace="clinic-c")
 
 
-def test_features_of_other_settings_do_not_replace_anything(federation):
-    directory = federation.run(ALL, keep_contributions=True)
+def test_features_of_other_settings_do_not_replace_anything(federation: Any) -> None:
+    directory = federation.run(ALL, keep_contributions=True).directory
     federation.add_images(federation.folder("clinic-c"), ["owl"], seed=1)
     with pytest.raises(
         RunError, match="extract-dtype must be 'float32', as in the run"
@@ -160,15 +163,15 @@ def test_features_of_other_settings_do_not_replace_anything(federation):
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_all_can_be_forgotten_and_come_back(federation, summary_of):
-    directory = federation.run(ALL, keep_contributions=True)
+def test_all_can_be_forgotten_and_come_back(federation: Any) -> None:
+    directory = federation.run(ALL, keep_contributions=True).directory
     for client in ALL:
         assert fed3r(["forget", str(directory), client]) == 0
         assert fed3r(["audit", str(directory)]) == 0
-    sums = sums_of(directory)
+    sums = Outcome(directory).snapshot
     assert not sums.statistics.A.any() and not sums.contributions
     assert not (directory / "model.safetensors").exists()
-    assert summary_of(directory)["accuracy"] is None
+    assert Outcome(directory).summary["accuracy"] is None
     for client in ALL:
         fed3r(["add", str(directory), "127.0.0.1:1", "--readmit", client])
     resume(federation, ALL)
@@ -186,8 +189,10 @@ def test_all_can_be_forgotten_and_come_back(federation, summary_of):
         (["solve", "--ridge-lambda", "nan"], "--ridge-lambda must be auto or a number"),
     ],
 )
-def test_wrong_arguments_end_in_one_sentence(federation, capsys, arguments, sentence):
-    directory = federation.run(ALL)
+def test_wrong_arguments_end_in_one_sentence(
+    federation: Any, capsys: pytest.CaptureFixture[str], arguments: Any, sentence: str
+) -> None:
+    directory = federation.run(ALL).directory
     command, *others = arguments
     capsys.readouterr()
     assert fed3r([command, str(directory), *others]) == 1
@@ -197,48 +202,56 @@ def test_wrong_arguments_end_in_one_sentence(federation, capsys, arguments, sent
 
 
 @pytest.mark.parametrize("command", ["add", "forget", "replace", "solve", "audit"])
-def test_a_folder_that_is_no_run_is_named(tmp_path, capsys, command):
+def test_a_folder_that_is_no_run_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Any
+) -> None:
     others = {"add": ["h:1"], "forget": ["x"], "replace": ["x", "h:1"]}
     assert fed3r([command, str(tmp_path), *others.get(command, [])]) == 1
     assert "must be the folder of a run" in capsys.readouterr().err
 
 
-def test_solving_again_needs_no_client(federation, capsys, tmp_path):
-    directory = federation.run(ALL)
+def test_solving_again_needs_no_client(
+    federation: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    directory = federation.run(ALL).directory
     assert fed3r(["solve", str(directory), "--ridge-lambda", "3"]) == 0
-    assert model_of(directory).ridge_lambda == 3.0
+    assert Outcome(directory).model.ridge_lambda == 3.0
     assert "lambda    3" in capsys.readouterr().out
     assert fed3r(["audit", str(directory)]) == 0
     assert fed3r(["solve", str(directory), "--ridge-lambda", "0.5"]) == 0
     assert_model_of(federation, directory, ALL)
     other = tmp_path / "other.safetensors"
     assert fed3r(["solve", str(directory), "--output", str(other)]) == 0
-    assert load_model(other).ridge_lambda > 0
-    assert model_of(directory).ridge_lambda == 0.5
+    assert (load_model(other).ridge_lambda or 0) > 0
+    assert Outcome(directory).model.ridge_lambda == 0.5
 
 
-def test_test_images_at_the_server_give_an_accuracy(federation, summary_of, capsys):
+def test_test_images_at_the_server_give_an_accuracy(
+    federation: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     for client in ALL:
         shutil.copytree(
             federation.folder(client), federation.home / "test", dirs_exist_ok=True
         )
     path = str(federation.home / "test")
-    directory = federation.run(ALL, data_path=path, keep_contributions=True)
-    before = summary_of(directory)["accuracy"]
+    directory = federation.run(ALL, data_path=path, keep_contributions=True).directory
+    before = Outcome(directory).summary["accuracy"]
     capsys.readouterr()
     assert fed3r(["solve", str(directory), "--ridge-lambda", "0.5"]) == 0
     assert f"accuracy  {100 * before:.1f} %" in capsys.readouterr().out
-    assert summary_of(directory)["accuracy"] == before
+    assert Outcome(directory).summary["accuracy"] == before
     fed3r(["forget", str(directory), "clinic-10"])
-    assert summary_of(directory)["accuracy"] < before  # it alone had yaks
+    assert Outcome(directory).summary["accuracy"] < before  # it alone had yaks
 
 
-def test_a_run_at_work_is_left_alone(federation, capsys):
-    seen = []
+def test_a_run_at_work_is_left_alone(
+    federation: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[Any] = []
     federation.make_grid(ALL)
 
-    def interfere(node, kind):
-        if kind == "train.statistics" and not seen:
+    def interfere(message: Message, context: Context) -> None:
+        if message.metadata.message_type == "train.statistics" and not seen:
             directory = federation.home / "runs" / "it"
             seen.append(fed3r(["solve", str(directory)]))
 
@@ -248,67 +261,67 @@ def test_a_run_at_work_is_left_alone(federation, capsys):
     assert "must not be in use" in capsys.readouterr().err
 
 
-def damage_ledger(directory):
+def damage_ledger(directory: Path) -> None:
     path = directory / "ledger.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text(lines[0] + "".join(lines[2:]))
 
 
-def damage_digest(directory):
+def damage_digest(directory: Path) -> None:
     path = directory / "ledger.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[1]["digest"] = "0" * 64
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def damage_number(directory):
+def damage_number(directory: Path) -> None:
     path = directory / "ledger.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[1]["num_samples"] += 1
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def damage_sums(directory):
-    sums = sums_of(directory)
+def damage_sums(directory: Path) -> None:
+    sums = Outcome(directory).snapshot
     sums.statistics.A[0, 0] *= 1.01
     save_snapshot(directory / "statistics.safetensors", sums)
 
 
-def damage_counts(directory):
-    sums = sums_of(directory)
+def damage_counts(directory: Path) -> None:
+    sums = Outcome(directory).snapshot
     sums.statistics.counts[0] -= 1
     sums.statistics.counts[1] += 1
     save_snapshot(directory / "statistics.safetensors", sums)
 
 
-def lose_file(directory):
+def lose_file(directory: Path) -> None:
     next((directory / "contributions").iterdir()).unlink()
 
 
-def leave_file(directory):
+def leave_file(directory: Path) -> None:
     (directory / "contributions" / "stranger.safetensors").touch()
 
 
-def damage_file(directory):
+def damage_file(directory: Path) -> None:
     path = next((directory / "contributions").iterdir())
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
 
 
-def old_model(directory):
+def old_model(directory: Path) -> None:
     path = directory / "model.safetensors"
     model = load_model(path)
     model.W[0, 0] += 1e-6
     save_model(path, model)
 
 
-def old_summary(directory):
+def old_summary(directory: Path) -> None:
     path = directory / "summary.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"num_samples": 7}))
 
 
-def cut_sums(directory):
+def cut_sums(directory: Path) -> None:
     path = directory / "statistics.safetensors"
     path.write_bytes(path.read_bytes()[:-9])
 
@@ -320,8 +333,10 @@ def cut_sums(directory):
         *(lose_file, leave_file, damage_file, old_model, old_summary, cut_sums),
     ],
 )
-def test_the_audit_finds_every_disagreement(federation, capsys, damage):
-    directory = federation.run(ALL, keep_contributions=True)
+def test_the_audit_finds_every_disagreement(
+    federation: Any, capsys: pytest.CaptureFixture[str], damage: Any
+) -> None:
+    directory = federation.run(ALL, keep_contributions=True).directory
     assert fed3r(["audit", str(directory)]) == 0
     assert "WRONG" not in capsys.readouterr().out
     damage(directory)
@@ -330,9 +345,11 @@ def test_the_audit_finds_every_disagreement(federation, capsys, damage):
     assert "WRONG" in said.out or "damaged" in said.err
 
 
-def test_another_contribution_in_the_place_of_a_kept_one_is_found(federation):
-    directory = federation.run(ALL, keep_contributions=True)
-    sums, folder = sums_of(directory), directory / "contributions"
+def test_another_contribution_in_the_place_of_a_kept_one_is_found(
+    federation: Any,
+) -> None:
+    directory = federation.run(ALL, keep_contributions=True).directory
+    sums, folder = Outcome(directory).snapshot, directory / "contributions"
     digests = sums.contributions
     one = contribution_path(folder, "clinic-a", digests["clinic-a"])
     record = pack_statistics(
@@ -344,11 +361,15 @@ def test_another_contribution_in_the_place_of_a_kept_one_is_found(federation):
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["from the start", "added later"])
-def test_a_fine_tuned_run_says_why_it_can_not_forget(federation, capsys, later):
-    kept = {"keep_contributions": True}
+def test_a_fine_tuned_run_says_why_it_can_not_forget(
+    federation: Any, capsys: pytest.CaptureFixture[str], later: Any
+) -> None:
+    kept: dict[str, Any] = {"keep_contributions": True}
     if later:
         federation.run(ALL, **kept)
-    directory = federation.run(ALL, resume=later, finetune="lp", rounds=1, **kept)
+    directory = federation.run(
+        ALL, resume=later, finetune="lp", rounds=1, **kept
+    ).directory
     capsys.readouterr()
     for command in (["forget", str(directory), "clinic-a"], ["solve", str(directory)]):
         assert fed3r(command) == 1

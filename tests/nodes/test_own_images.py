@@ -1,6 +1,9 @@
 """Nodes with images of their own: one label space, the pooled classifier."""
 
+from typing import Any
+
 import pytest
+from flwr.app import Message
 
 from fed3r_app.cli import main as fed3r
 from fed3r_app.errors import RunError
@@ -8,15 +11,15 @@ from fed3r_app.errors import RunError
 LABELS = ("cat", "dog", "elk", "owl", "yak")
 
 
-def distance(one, other):
+def distance(one: Any, other: Any) -> float:
     return float((one - other).norm() / other.norm())
 
 
 def test_the_classifier_is_that_of_the_pooled_images(
-    federation, clinics, model_of, summary_of
-):
-    directory = federation.run(clinics)
-    model, summary = model_of(directory), summary_of(directory)
+    federation: Any, clinics: Any
+) -> None:
+    outcome = federation.run(clinics)
+    model, summary = outcome.model, outcome.summary
     folders = [federation.folder(client) for client in clinics]
     assert model.class_names == LABELS
     assert distance(model.W, federation.pooled(folders, LABELS)) <= 1e-9
@@ -25,7 +28,9 @@ def test_the_classifier_is_that_of_the_pooled_images(
     assert summary["accuracy"] is None
 
 
-def test_two_exchanges_with_everybody_at_once_are_all_it_takes(federation, clinics):
+def test_two_exchanges_with_everybody_at_once_are_all_it_takes(
+    federation: Any, clinics: Any
+) -> None:
     federation.run(clinics)
     assert federation.grid.kinds == ["query.hello", "train.statistics"]
     assert len(federation.grid.log) == 8
@@ -33,45 +38,51 @@ def test_two_exchanges_with_everybody_at_once_are_all_it_takes(federation, clini
 
 @pytest.mark.parametrize("wave", [1, 3])
 def test_waves_of_a_given_size_give_the_same(
-    federation, clinics, model_of, summary_of, wave
-):
-    directory = federation.run(clinics, clients_per_round=wave)
+    federation: Any, clinics: Any, wave: Any
+) -> None:
+    outcome = federation.run(clinics, clients_per_round=wave)
     folders = [federation.folder(client) for client in clinics]
-    assert summary_of(directory)["rounds"] == -(-4 // wave)
-    assert distance(model_of(directory).W, federation.pooled(folders, LABELS)) <= 1e-9
+    assert outcome.summary["rounds"] == -(-4 // wave)
+    assert distance(outcome.model.W, federation.pooled(folders, LABELS)) <= 1e-9
 
 
-def test_the_order_of_the_nodes_does_not_show(federation, clinics, model_of):
+def test_the_order_of_the_nodes_does_not_show(federation: Any, clinics: Any) -> None:
     one = federation.run(clinics)
     other = federation.run(clinics[::-1], run_name="other")
-    assert model_of(one).class_names == model_of(other).class_names
-    assert distance(model_of(one).W, model_of(other).W) <= 1e-12
+    assert one.model.class_names == other.model.class_names
+    assert distance(one.model.W, other.model.W) <= 1e-12
 
 
-def test_the_model_predicts_class_names(federation, clinics, capsys):
-    directory = federation.run(clinics)
+def test_the_model_predicts_class_names(
+    federation: Any, clinics: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = federation.run(clinics)
     image = next((federation.folder("clinic-c") / "elk").iterdir())
-    assert fed3r(["predict", str(directory), str(image), "--top", "5"]) == 0
+    assert fed3r(["predict", str(outcome.directory), str(image), "--top", "5"]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in LABELS)
 
 
-def test_given_labels_fix_the_numbers_of_the_classes(federation, clinics, model_of):
+def test_given_labels_fix_the_numbers_of_the_classes(
+    federation: Any, clinics: Any
+) -> None:
     labels = ("yak", "cat", "newt", "dog", "elk", "owl")
-    directory = federation.run(clinics, labels=" yak,cat, newt,dog,elk,owl")
-    model = model_of(directory)
+    outcome = federation.run(clinics, labels=" yak,cat, newt,dog,elk,owl")
+    model = outcome.model
     folders = [federation.folder(client) for client in clinics]
     assert model.class_names == labels
     assert distance(model.W, federation.pooled(folders, labels)) <= 1e-9
     assert model.present.tolist() == [True, True, False, True, True, True]
 
 
-def test_with_given_labels_no_node_tells_its_classes(federation, clinics):
+def test_with_given_labels_no_node_tells_its_classes(
+    federation: Any, clinics: Any
+) -> None:
     grid = federation.make_grid(clinics, labels="cat,dog,elk,owl,yak")
     told = []
     answer = grid._answer
 
-    def listen(message):
+    def listen(message: Message) -> Any:
         reply = answer(message)
         if message.metadata.message_type == "query.hello":
             told.append(dict(reply.content.config_records["config"]))
@@ -83,20 +94,22 @@ def test_with_given_labels_no_node_tells_its_classes(federation, clinics):
     assert all(each.keys() == {"client-id", "num-partitions"} for each in told)
 
 
-def test_a_class_that_is_not_among_the_labels_is_refused_by_name(federation, clinics):
+def test_a_class_that_is_not_among_the_labels_is_refused_by_name(
+    federation: Any, clinics: Any
+) -> None:
     with pytest.raises(RunError, match=r"Client clinic-c: the classes .* 'elk'"):
         federation.run(clinics, labels="cat,dog,owl,yak")
     assert federation.grid.kinds == ["query.hello"]
 
 
 def test_with_min_clients_the_others_go_on_without_it(
-    federation, clinics, model_of, summary_of
-):
-    directory = federation.run(clinics, labels="cat,dog,owl,yak", min_clients=3)
+    federation: Any, clinics: Any
+) -> None:
+    outcome = federation.run(clinics, labels="cat,dog,owl,yak", min_clients=3)
     folders = [federation.folder(c) for c in clinics if c != "clinic-c"]
     labels = ("cat", "dog", "owl", "yak")
-    assert distance(model_of(directory).W, federation.pooled(folders, labels)) <= 1e-9
-    assert "'elk'" in summary_of(directory)["refused"]["clinic-c"]
+    assert distance(outcome.model.W, federation.pooled(folders, labels)) <= 1e-9
+    assert "'elk'" in outcome.summary["refused"]["clinic-c"]
 
 
 @pytest.mark.parametrize(
@@ -109,30 +122,34 @@ def test_with_min_clients_the_others_go_on_without_it(
     ],
 )
 def test_a_node_without_data_is_told_in_a_sentence(
-    federation, clinics, node_config, sentence
-):
+    federation: Any, clinics: Any, node_config: Any, sentence: str
+) -> None:
     grid = federation.make_grid(clinics)
-    grid.connect(999, node_config)
+    federation.connect(999, node_config)
     with pytest.raises(RunError, match=f"failed in the first exchange: .*{sentence}"):
         federation.run(grid=grid)
 
 
-def test_an_empty_folder_is_a_node_without_data(federation, clinics):
+def test_an_empty_folder_is_a_node_without_data(federation: Any, clinics: Any) -> None:
     (federation.folder("empty") / "cat").mkdir(parents=True)
     with pytest.raises(RunError, match="Client empty: data-path must hold images"):
         federation.run([*clinics, "empty"])
 
 
-def test_a_node_s_images_are_not_passed_over_for_another_data_set(federation):
+def test_a_node_s_images_are_not_passed_over_for_another_data_set(
+    federation: Any,
+) -> None:
     grid = federation.make_grid(["clinic-a"], dataset="digits")
-    grid.connect(101, federation.node_config("clinic-a") | {"num-partitions": 1})
+    federation.connect(101, federation.node_config("clinic-a") | {"num-partitions": 1})
     with pytest.raises(RunError, match="dataset must be 'local' to use the images"):
         federation.run(grid=grid)
 
 
-def test_two_nodes_with_one_client_id_are_refused_in_a_sentence(federation, clinics):
+def test_two_nodes_with_one_client_id_are_refused_in_a_sentence(
+    federation: Any, clinics: Any
+) -> None:
     grid = federation.make_grid(clinics)
-    grid.connect(999, federation.node_config("clinic-b"))
+    federation.connect(999, federation.node_config("clinic-b"))
     with pytest.raises(RunError, match="client-id must be unique, got 'clinic-b'"):
         federation.run(grid=grid)
     assert grid.kinds == ["query.hello"]
@@ -140,16 +157,16 @@ def test_two_nodes_with_one_client_id_are_refused_in_a_sentence(federation, clin
 
 @pytest.mark.parametrize("finetune", ["lp", "full"])
 def test_fine_tuning_works_on_such_nodes(
-    federation, clinics, model_of, summary_of, finetune
-):
+    federation: Any, clinics: Any, finetune: Any
+) -> None:
     network = {"backbone": "mobilenet_v2", "weights": "random", "image_size": 32}
     settings = network if finetune == "full" else {}
     federation.add_images(federation.folder("clinic-d") / "train", ("cat", "elk"))
     federation.add_images(federation.folder("clinic-d") / "test", ("cat", "owl"))
     clinics = [*clinics[1:], "clinic-d"]
-    directory = federation.run(clinics, finetune=finetune, rounds=2, **settings)
-    summary = summary_of(directory)
-    assert model_of(directory).class_names == LABELS
+    outcome = federation.run(clinics, finetune=finetune, rounds=2, **settings)
+    summary = outcome.summary
+    assert outcome.model.class_names == LABELS
     assert summary["client_test_images"] == 2
     assert summary["accuracy"] in (0.0, 0.5, 1.0)
     assert [kind for _, kind in federation.grid.log].count("train") == 8

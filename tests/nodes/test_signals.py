@@ -1,6 +1,7 @@
 """A signal ends a run between any two steps: what is saved then is whole."""
 
 import itertools
+from typing import Any
 
 import pytest
 
@@ -11,11 +12,11 @@ ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
 LABELS = ["cat", "dog", "elk", "owl", "yak"]
 
 
-def stop_after(patch, owner, name, number):
+def stop_after(patch: Any, owner: Any, name: str, number: Any) -> None:
     """Stop the process, as a signal does, after the k-th call of a method."""
     method, calls = getattr(owner, name), itertools.count(1)
 
-    def stopped(*arguments):
+    def stopped(*arguments: Any) -> None:
         method(*arguments)
         if next(calls) == number:
             raise SystemExit
@@ -31,18 +32,22 @@ MOMENTS = {"between": (RunState, "record"), "amid": (RunningSum, "add")}
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("per_round", [1, 3, 4])
 def test_a_run_that_was_stopped_amid_a_round_ends_as_one_that_was_not(
-    federation, monkeypatch, summary_of, model_of, per_round, number, moment
-):
-    settings = {"clients_per_round": per_round}
-    whole = summary_of(federation.run(ALL, run_name="whole", **settings))
+    federation: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    per_round: Any,
+    number: Any,
+    moment: Any,
+) -> None:
+    settings: dict[str, Any] = {"clients_per_round": per_round}
+    whole = federation.run(ALL, run_name="whole", **settings).summary
     with monkeypatch.context() as context:
         stop_after(context, *MOMENTS[moment], number)
         with pytest.raises(SystemExit):
             federation.run(ALL, **settings)
-    directory = federation.run(ALL, resume=True, **settings)
+    outcome = federation.run(ALL, resume=True, **settings)
     W = federation.pooled([federation.folder(client) for client in ALL], LABELS)
-    assert float((model_of(directory).W - W).norm() / W.norm()) <= 1e-9
-    resumed = summary_of(directory)
+    assert float((outcome.model.W - W).norm() / W.norm()) <= 1e-9
+    resumed = outcome.summary
     for key in ("rounds", "paper_upload_bytes", "flops_per_client", "num_samples"):
         assert resumed[key] == pytest.approx(whole[key]), key
     if moment == "between" and number > 1:  # all say hello again

@@ -2,6 +2,7 @@
 
 import math
 import os
+from typing import Any
 
 import dp_accounting
 import numpy as np
@@ -22,7 +23,7 @@ BUDGETS = [(0.1, 1e-6), (1.0, 1e-5), (2.0, 1e-5), (4.0, 1e-5), (8.0, 1e-5), (1.0
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
-def test_the_noise_spends_the_budget_and_no_more(epsilon, delta):
+def test_the_noise_spends_the_budget_and_no_more(epsilon: Any, delta: Any) -> None:
     multiplier = PrivacyBudget(epsilon, delta).noise_multiplier()
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     accountant.compose(dp_accounting.GaussianDpEvent(multiplier))
@@ -34,7 +35,7 @@ def test_the_noise_spends_the_budget_and_no_more(epsilon, delta):
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
-def test_the_noise_is_that_of_the_exact_formula(epsilon, delta):
+def test_the_noise_is_that_of_the_exact_formula(epsilon: Any, delta: Any) -> None:
     # Balle and Wang: delta = P(1/2s - eps s) - e^eps P(-1/2s - eps s), s the deviation.
     s = PrivacyBudget(epsilon, delta).noise_multiplier()
     exact = norm.cdf(0.5 / s - epsilon * s)
@@ -42,7 +43,7 @@ def test_the_noise_is_that_of_the_exact_formula(epsilon, delta):
     assert exact == pytest.approx(delta, rel=1e-4)
 
 
-def test_the_deviation_is_a_multiple_of_the_sensitivity():
+def test_the_deviation_is_a_multiple_of_the_sensitivity() -> None:
     budget = PrivacyBudget(1.0, 1e-5)
     expected = budget.noise_multiplier() * release_sensitivity(1.0, 64, 10)
     assert budget.central_sigma(64, 10) == pytest.approx(expected, rel=1e-12)
@@ -50,13 +51,13 @@ def test_the_deviation_is_a_multiple_of_the_sensitivity():
 
 
 @pytest.mark.parametrize("size", [0, 1, 7, 2**20 + 3])
-def test_as_many_numbers_come_as_asked_for(size):
+def test_as_many_numbers_come_as_asked_for(size: Any) -> None:
     drawn = secure_normals(size)
     assert drawn.shape == (size,) and drawn.dtype == torch.float64
     assert torch.isfinite(drawn).all()
 
 
-def test_the_numbers_are_standard_normal_and_independent():
+def test_the_numbers_are_standard_normal_and_independent() -> None:
     drawn = secure_normals(400_000).numpy()
     assert kstest(drawn, "norm").pvalue > 1e-6
     halves = drawn.reshape(2, -1)
@@ -64,10 +65,12 @@ def test_the_numbers_are_standard_normal_and_independent():
     assert abs(np.corrcoef(halves**2)[0, 1]) < 6 / math.sqrt(halves.shape[1])
 
 
-def test_the_numbers_come_from_the_operating_system_alone(monkeypatch):
+def test_the_numbers_come_from_the_operating_system_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked = []
 
-    def urandom(size, real=os.urandom):
+    def urandom(size: Any, real: Any = os.urandom) -> Any:
         asked.append(size)
         return real(size)
 
@@ -81,7 +84,7 @@ def test_the_numbers_come_from_the_operating_system_alone(monkeypatch):
     assert asked == [8000, 8000]
 
 
-def test_a_client_refuses_a_server_that_would_not_normalise():
+def test_a_client_refuses_a_server_that_would_not_normalise() -> None:
     check_feature_map(0.0, FeatureMap(4))
     check_feature_map(1.0, FeatureMap(4, norm=1.0))
     for epsilon, norm_sent in ((1.0, 0.0), (1.0, 2.0), (0.0, 1.0)):

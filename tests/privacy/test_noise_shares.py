@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,11 @@ D, C, T = 30, 4, 5
 
 
 @pytest.fixture
-def grid():
+def grid() -> Any:
     return FixedPointEncoding(FeatureMap(D, norm=1.0), 1.0, 2**10)
 
 
-def nothing():
+def nothing() -> Any:
     return IntegerStatistics(
         np.zeros(D * (D + 1) // 2, np.int64),
         np.zeros((D, C), np.int64),
@@ -28,14 +29,16 @@ def nothing():
     )
 
 
-def add_up(parts):
+def add_up(parts: Any) -> Any:
     vector = parts[0].vector().copy()
     for part in parts[1:]:
         vector += part.vector()
     return IntegerStatistics.from_vector(vector, D, C)
 
 
-def test_shares_of_as_many_as_calibrated_for_have_the_deviation_of_the_whole(grid):
+def test_shares_of_as_many_as_calibrated_for_have_the_deviation_of_the_whole(
+    grid: Any,
+) -> None:
     sigma = PrivacyBudget(1.0, 1e-5).distributed_sigma()
     sums = [
         round_counts(
@@ -66,7 +69,7 @@ def test_shares_of_as_many_as_calibrated_for_have_the_deviation_of_the_whole(gri
         assert abs(float(values.mean())) < 5 * expected / math.sqrt(values.numel())
 
 
-def test_small_shares_of_the_counts_are_not_rounded_away(grid):
+def test_small_shares_of_the_counts_are_not_rounded_away(grid: Any) -> None:
     shares = [add_noise_share(nothing(), 0.1, grid.bits) for _ in range(1000)]
     total = add_up(shares).counts * 2.0**-grid.bits
     deviation = 0.1 * math.sqrt(1000)
@@ -76,13 +79,13 @@ def test_small_shares_of_the_counts_are_not_rounded_away(grid):
     )
 
 
-def test_exact_counts_come_back_where_there_is_no_noise(grid):
+def test_exact_counts_come_back_where_there_is_no_noise(grid: Any) -> None:
     counted = replace(nothing(), counts=np.array([3, 0, 7, 1]))
     back = round_counts(add_noise_share(counted, 1e-9, grid.bits), grid.bits)
     assert back.counts.tolist() == [3, 0, 7, 1]
 
 
-def test_noise_survives_the_way_modulo_two_to_the_64(grid):
+def test_noise_survives_the_way_modulo_two_to_the_64(grid: Any) -> None:
     noisy = add_noise_share(nothing(), 100.0, grid.bits)
     assert (noisy.counts < 0).any() or (noisy.A < 0).any()
     back = IntegerStatistics.from_vector(noisy.vector(), D, C)
@@ -92,8 +95,8 @@ def test_noise_survives_the_way_modulo_two_to_the_64(grid):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_a_sample_on_the_grid_moves_the_integers_by_no_more_than_the_sensitivity(
-    grid, seed
-):
+    grid: Any, seed: int
+) -> None:
     rng = np.random.default_rng(seed)
     Z = grid.feature_map(torch.from_numpy(rng.normal(size=(3, D)) ** 3))
     y = torch.from_numpy(rng.integers(C, size=3))

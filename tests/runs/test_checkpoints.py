@@ -1,5 +1,8 @@
 """Checkpoints: the fine-tuning comes back bit for bit, or a sentence says why not."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
@@ -13,10 +16,10 @@ from fed3r_app.runs.snapshots import (
 )
 
 
-def make_checkpoint(seed=0):
+def make_checkpoint(seed: int = 0) -> Any:
     generator = torch.Generator().manual_seed(seed)
 
-    def draw(*shape):
+    def draw(*shape: Any) -> Any:
         return torch.randn(*shape, generator=generator)
 
     return Checkpoint(
@@ -35,11 +38,11 @@ def make_checkpoint(seed=0):
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Any:
     return tmp_path / "checkpoint.safetensors"
 
 
-def test_save_then_load_is_the_identity(path):
+def test_save_then_load_is_the_identity(path: Path) -> None:
     saved = make_checkpoint()
     save_checkpoint(path, saved)
     loaded = load_checkpoint(path)
@@ -53,16 +56,23 @@ def test_save_then_load_is_the_identity(path):
         assert getattr(saved, part) == getattr(loaded, part)
 
 
-def test_parameters_are_saved_as_they_are_at_that_moment(path):
+def test_parameters_are_saved_as_they_are_at_that_moment(path: Path) -> None:
     parameter = torch.nn.Parameter(torch.ones(3))
-    empty = {"running": {}, "optimizer": {}, "settings": {}, "numbers": {}}
+    empty: dict[Any, Any] = {
+        "running": {},
+        "optimizer": {},
+        "settings": {},
+        "numbers": {},
+    }
     checkpoint = Checkpoint(arrays={"a": parameter}, progress={}, **empty)
     save_checkpoint(path, checkpoint)
     parameter.data += 1
     assert torch.equal(load_checkpoint(path).arrays["a"], torch.ones(3))
 
 
-def test_a_checkpoint_replaces_the_one_before_and_leaves_nothing_else(path):
+def test_a_checkpoint_replaces_the_one_before_and_leaves_nothing_else(
+    path: Path,
+) -> None:
     save_checkpoint(path, make_checkpoint(0))
     save_checkpoint(path, make_checkpoint(1))
     expected = make_checkpoint(1).arrays["classifier.weight"]
@@ -70,10 +80,12 @@ def test_a_checkpoint_replaces_the_one_before_and_leaves_nothing_else(path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_crash_while_writing_leaves_the_checkpoint_before(path, monkeypatch):
+def test_a_crash_while_writing_leaves_the_checkpoint_before(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_checkpoint(path, make_checkpoint(0))
 
-    def crash(*_):
+    def crash(*_: Any) -> None:
         raise OSError("The disk is full.")
 
     monkeypatch.setattr("os.replace", crash)
@@ -84,7 +96,7 @@ def test_a_crash_while_writing_leaves_the_checkpoint_before(path, monkeypatch):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_any_cut_and_any_flipped_bit_is_noticed(path):
+def test_any_cut_and_any_flipped_bit_is_noticed(path: Path) -> None:
     save_checkpoint(path, make_checkpoint())
     data = path.read_bytes()
     # Byte 9 begins the header: a space more or less there is still the same file.
@@ -98,12 +110,12 @@ def test_any_cut_and_any_flipped_bit_is_noticed(path):
                 load_checkpoint(path)
 
 
-def test_another_kind_of_file_is_not_taken_for_a_checkpoint(path):
+def test_another_kind_of_file_is_not_taken_for_a_checkpoint(path: Path) -> None:
     save_snapshot(path, Snapshot(RidgeStatistics.zeros(2, 2), {}, {}, {}, ("a", "b")))
     with pytest.raises(ValueError, match=r"must hold the checkpoint .* says 'statis"):
         load_checkpoint(path)
 
 
-def test_no_file_is_said_to_be_missing(path):
+def test_no_file_is_said_to_be_missing(path: Path) -> None:
     with pytest.raises(OSError, match=r"checkpoint\.safetensors can't be read"):
         load_checkpoint(path)

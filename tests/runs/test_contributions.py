@@ -1,5 +1,8 @@
 """Contributions that are kept: they come back as sent, under any name."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 
@@ -17,19 +20,19 @@ NAMES = ("cat", "dog", "ox")
 A, B = "a" * 64, "b" * 64
 
 
-def record(form="factor", dtype="float64"):
+def record(form: str = "factor", dtype: str = "float64") -> Any:
     generator = torch.Generator().manual_seed(0)
     Z = torch.randn(5, 4, generator=generator, dtype=torch.float64)
     return pack_statistics(Z, torch.tensor([0, 2, 2, 0, 2]), 3, form, dtype)
 
 
-def to_statistics(contribution):
+def to_statistics(contribution: Any) -> Any:
     if isinstance(contribution, StatisticsFactor):
         return contribution.statistics()
     return contribution
 
 
-def assert_same(one, other):
+def assert_same(one: Any, other: Any) -> None:
     for name in ("A", "b", "counts"):
         assert torch.equal(getattr(one, name), getattr(other, name))
 
@@ -41,7 +44,9 @@ def assert_same(one, other):
         *(("packed", "float32"), ("dense", "float64")),
     ],
 )
-def test_a_contribution_comes_back_as_it_was_sent(tmp_path, form, dtype):
+def test_a_contribution_comes_back_as_it_was_sent(
+    tmp_path: Path, form: str, dtype: Any
+) -> None:
     sent = record(form, dtype)
     save_contribution(tmp_path / "kept", "7", A, sent, NAMES)
     loaded = load_contribution(tmp_path / "kept", "7", A, NAMES)
@@ -49,7 +54,7 @@ def test_a_contribution_comes_back_as_it_was_sent(tmp_path, form, dtype):
 
 
 @pytest.mark.parametrize("form", ["factor", "packed", "dense"])
-def test_labels_follow_the_names_of_the_classes(tmp_path, form):
+def test_labels_follow_the_names_of_the_classes(tmp_path: Path, form: str) -> None:
     sent = record(form)
     save_contribution(tmp_path / "kept", "7", A, sent, NAMES)
     names = ("ant", "ox", "bee", "cat")  # nobody needs dogs: there are none in it
@@ -64,7 +69,7 @@ def test_labels_follow_the_names_of_the_classes(tmp_path, form):
 @pytest.mark.parametrize(
     "client", ["../../etc/passwd", "a/b", "\0", ".", "ü" * 300, "CON", "\udcff", "a\nb"]
 )
-def test_any_client_id_is_a_safe_file_name(tmp_path, client):
+def test_any_client_id_is_a_safe_file_name(tmp_path: Path, client: Any) -> None:
     folder = tmp_path / "kept"
     save_contribution(folder, client, A, record(), NAMES)
     (path,) = folder.iterdir()
@@ -72,7 +77,7 @@ def test_any_client_id_is_a_safe_file_name(tmp_path, client):
     assert load_contribution(folder, client, A, NAMES) is not None
 
 
-def test_names_that_look_alike_are_kept_apart(tmp_path):
+def test_names_that_look_alike_are_kept_apart(tmp_path: Path) -> None:
     paths = {
         contribution_path(tmp_path, client, digest)
         for client in ("a/b", "a_b", "A_b")
@@ -81,20 +86,20 @@ def test_names_that_look_alike_are_kept_apart(tmp_path):
     assert len({str(path).lower() for path in paths}) == 6
 
 
-def test_what_was_not_kept_is_none(tmp_path):
+def test_what_was_not_kept_is_none(tmp_path: Path) -> None:
     assert load_contribution(tmp_path / "kept", "7", A, NAMES) is None
     save_contribution(tmp_path / "kept", "7", A, record(), NAMES)
     assert load_contribution(tmp_path / "kept", "7", B, NAMES) is None
 
 
-def test_a_file_in_the_place_of_another_is_refused(tmp_path):
+def test_a_file_in_the_place_of_another_is_refused(tmp_path: Path) -> None:
     save_contribution(tmp_path, "7", A, record(), NAMES)
     contribution_path(tmp_path, "7", A).rename(contribution_path(tmp_path, "8", A))
     with pytest.raises(ValueError, match="must be of client '8', got '7'"):
         load_contribution(tmp_path, "8", A, NAMES)
 
 
-def test_files_of_others_are_removed_on_request(tmp_path):
+def test_files_of_others_are_removed_on_request(tmp_path: Path) -> None:
     for client in ("1", "2", "3"):
         save_contribution(tmp_path, client, A, record(), NAMES)
     left = leftover_contributions(tmp_path, {"1": A, "2": B})
@@ -104,7 +109,7 @@ def test_files_of_others_are_removed_on_request(tmp_path):
     drop_contributions_except(tmp_path / "not there", {})
 
 
-def test_statistics_keep_their_classes_apart():
+def test_statistics_keep_their_classes_apart() -> None:
     stats = RidgeStatistics.of(torch.eye(2), torch.tensor([0, 1]), 2)
     with pytest.raises(ValueError, match="must keep apart"):
         stats.relabelled({0: 1, 1: 1}, 2)

@@ -3,32 +3,30 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fed3r_app.files import write_atomically
 from fed3r_app.runs.directory import RunDirectory, output_directory
 
 LINES = [{"round": 1, "accuracy": 0.5}, {"round": 2}, {"round": 3, "accuracy": 0.75}]
 
 
-def open_run(folder, name="a", resume=False):
+def open_run(folder: Path | str, name: str = "a", resume: bool = False) -> Any:
     return RunDirectory.open(str(folder), name, resume)
 
 
 @pytest.fixture
-def run(tmp_path):
+def run(tmp_path: Path) -> Any:
     return open_run(tmp_path)
 
 
 def test_the_output_directory_is_the_option_the_variable_or_results(
-    tmp_path, monkeypatch
-):
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FED3R_OUTPUT_DIR", raising=False)
     assert output_directory() == tmp_path / "results"
@@ -37,14 +35,18 @@ def test_the_output_directory_is_the_option_the_variable_or_results(
     assert output_directory("x/../option") == tmp_path / "option"
 
 
-def test_a_run_gets_an_absolute_folder_of_its_name(tmp_path, monkeypatch):
+def test_a_run_gets_an_absolute_folder_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     run = open_run("deep/er")
     assert run.path == tmp_path / "deep" / "er" / "a"
     assert run.path.is_dir()
 
 
-def test_runs_without_a_name_are_named_after_the_time_and_never_share(tmp_path):
+def test_runs_without_a_name_are_named_after_the_time_and_never_share(
+    tmp_path: Path,
+) -> None:
     runs = [open_run(tmp_path, "") for _ in range(5)]
     assert len({run.path for run in runs}) == 5
     for run in runs:
@@ -56,13 +58,15 @@ def test_runs_without_a_name_are_named_after_the_time_and_never_share(tmp_path):
 @pytest.mark.parametrize(
     "name", ["a/b", "..", ".", ".hidden", "/tmp/x", "a\\b", "latest", " ", "a\0b"]
 )
-def test_a_name_that_is_not_a_plain_folder_name_is_refused(tmp_path, name):
+def test_a_name_that_is_not_a_plain_folder_name_is_refused(
+    tmp_path: Path, name: str
+) -> None:
     with pytest.raises(ValueError, match="run-name must be a plain folder name"):
         open_run(tmp_path, name)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_with_a_run_is_not_written_to(run, tmp_path):
+def test_a_folder_with_a_run_is_not_written_to(run: Any, tmp_path: Path) -> None:
     run.write_config({"seed": 0})
     message = re.escape(
         f"run-name = 'a': {run.path} already holds a run. "
@@ -72,12 +76,12 @@ def test_a_folder_with_a_run_is_not_written_to(run, tmp_path):
         open_run(tmp_path)
 
 
-def test_an_empty_folder_can_be_used(tmp_path):
+def test_an_empty_folder_can_be_used(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert open_run(tmp_path).path == tmp_path / "a"
 
 
-def test_resuming_needs_a_name_and_a_run_that_began(run, tmp_path):
+def test_resuming_needs_a_name_and_a_run_that_began(run: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"run-name must name the run .* got ''"):
         open_run(tmp_path, "", resume=True)
     with pytest.raises(ValueError, match=r"must hold a run .* no config\.json"):
@@ -86,28 +90,32 @@ def test_resuming_needs_a_name_and_a_run_that_began(run, tmp_path):
     assert open_run(tmp_path, resume=True) == run
 
 
-def test_a_misspelt_run_to_resume_leaves_nothing_behind(run, tmp_path):
+def test_a_misspelt_run_to_resume_leaves_nothing_behind(
+    run: Any, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match="run-name = 'b'"):
         open_run(tmp_path, "b", resume=True)
     assert not (tmp_path / "b").exists()
     assert os.readlink(tmp_path / "latest") == "a"
 
 
-def test_an_output_directory_that_cannot_be_written_to_is_named(tmp_path):
+def test_an_output_directory_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OSError, match=r"output-dir must be a folder .*file"):
         open_run(tmp_path / "file")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_closed_folder_is_named(tmp_path):
+def test_a_closed_folder_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(OSError, match=r"output-dir must be .*Permission denied"):
         open_run(tmp_path)
     tmp_path.chmod(0o700)
 
 
-def test_latest_points_to_the_last_run_also_after_the_folder_moves(tmp_path):
+def test_latest_points_to_the_last_run_also_after_the_folder_moves(
+    tmp_path: Path,
+) -> None:
     folder = tmp_path / "before"
     open_run(folder, "a")
     open_run(folder, "b")
@@ -116,20 +124,20 @@ def test_latest_points_to_the_last_run_also_after_the_folder_moves(tmp_path):
     assert sorted(path.name for path in moved.iterdir()) == ["a", "b", "latest"]
 
 
-def test_a_folder_called_latest_does_not_stop_a_run(tmp_path):
+def test_a_folder_called_latest_does_not_stop_a_run(tmp_path: Path) -> None:
     (tmp_path / "latest").mkdir()
     assert open_run(tmp_path).path.is_dir()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "latest"]
 
 
-def test_metrics_come_back_line_by_line(run):
+def test_metrics_come_back_line_by_line(run: Any) -> None:
     assert run.read_metrics() == []
     for number, line in enumerate(LINES, start=1):
         run.append_metrics(line)
         assert run.read_metrics() == LINES[:number]
 
 
-def test_a_line_cut_anywhere_is_passed_over_and_then_replaced(run):
+def test_a_line_cut_anywhere_is_passed_over_and_then_replaced(run: Any) -> None:
     for line in LINES[:2]:
         run.append_metrics(line)
     whole = run.metrics_path.read_bytes()
@@ -141,13 +149,13 @@ def test_a_line_cut_anywhere_is_passed_over_and_then_replaced(run):
         assert run.read_metrics() == [LINES[0], LINES[2]]
 
 
-def test_damage_inside_the_metrics_is_named(run):
+def test_damage_inside_the_metrics_is_named(run: Any) -> None:
     run.metrics_path.write_text('{"round": 1}\n{"rou\n{"round": 3}\n')
     with pytest.raises(ValueError, match=r"metrics\.jsonl line 2 must be a JSON"):
         run.read_metrics()
 
 
-def test_metrics_after_the_round_to_go_on_from_are_dropped(run):
+def test_metrics_after_the_round_to_go_on_from_are_dropped(run: Any) -> None:
     for line in LINES:
         run.append_metrics(line)
     run.drop_metrics_after(2)
@@ -155,8 +163,8 @@ def test_metrics_after_the_round_to_go_on_from_are_dropped(run):
     assert run.read_metrics() == [*LINES[:2], {"round": 3, "again": True}]
 
 
-def test_values_are_written_as_any_json_reader_takes_them(run):
-    def refuse(constant):
+def test_values_are_written_as_any_json_reader_takes_them(run: Any) -> None:
+    def refuse(constant: Any) -> None:
         raise AssertionError(constant)
 
     run.write_summary(
@@ -170,13 +178,19 @@ def test_values_are_written_as_any_json_reader_takes_them(run):
         }
     )
     text = run.summary_path.read_text(encoding="utf-8")
-    expected = {"format": 2, "nan": None, "infinity": [None], "numpy": 0.5, "torch": 3}
+    expected: dict[str, Any] = {
+        "format": 2,
+        "nan": None,
+        "infinity": [None],
+        "numpy": 0.5,
+        "torch": 3,
+    }
     expected |= {"path": "x", "tuple": ["ä", None, True]}
     assert json.loads(text, parse_constant=refuse) == expected
     assert {"format": 2, **run.read_summary()} == expected
 
 
-def test_a_missing_summary_says_what_may_have_happened(run):
+def test_a_missing_summary_says_what_may_have_happened(run: Any) -> None:
     with pytest.raises(FileNotFoundError, match="Is this the folder of a run"):
         run.read_summary()
     run.append_metrics(LINES[0])
@@ -185,52 +199,7 @@ def test_a_missing_summary_says_what_may_have_happened(run):
 
 
 @pytest.mark.parametrize("content", [b"", b'{"a": 1', b"[1]", b"\xff\xfe"])
-def test_a_damaged_summary_is_named(run, content):
+def test_a_damaged_summary_is_named(run: Any, content: Any) -> None:
     run.summary_path.write_bytes(content)
     with pytest.raises(ValueError, match=r"summary\.json must be a JSON object"):
         run.read_summary()
-
-
-@pytest.mark.parametrize("call", ["replace", "fsync"])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path, monkeypatch, call
-):
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-
-    def fail(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, call, fail)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_write_that_finds_no_room_leaves_the_old_file(tmp_path):
-    # A limit on the size of files fails half-way through, as a full disk does.
-    path = tmp_path / "file"
-    path.write_bytes(b"old")
-    script = (
-        "import resource, sys; from pathlib import Path\n"
-        "from fed3r_app.runs.directory import write_atomically\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n"
-        "write_atomically(Path(sys.argv[1]), bytes(10**6))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script, str(path)], capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert "File too large" in done.stderr
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_files_can_be_read_by_whom_the_umask_lets(tmp_path):
-    umask = os.umask(0o022)
-    try:
-        write_atomically(tmp_path / "file", b"")
-    finally:
-        os.umask(umask)
-    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o644

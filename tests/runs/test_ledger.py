@@ -1,6 +1,8 @@
 """The ledger: all that happened, in order, and nothing that it should not hold."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,20 +24,20 @@ A, B = "a" * 64, "b" * 64
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Any:
     return tmp_path / "ledger.jsonl"
 
 
 @pytest.fixture
-def ledger(path):
+def ledger(path: Path) -> Any:
     return Ledger(path)
 
 
-def outcomes(ledger):
+def outcomes(ledger: Any) -> Any:
     return [(entry.client, entry.outcome) for entry in ledger.entries()]
 
 
-def test_entries_come_back_as_they_were_written(ledger):
+def test_entries_come_back_as_they_were_written(ledger: Any) -> None:
     entries = [
         LedgerEntry("clinic 7", ACCEPTED, A, 12),
         LedgerEntry("\u2028 ü\n", REFUSED, B, reason="a\nb"),
@@ -46,7 +48,9 @@ def test_entries_come_back_as_they_were_written(ledger):
     assert ledger.entries() == entries
 
 
-def test_a_line_says_who_when_what_and_why_and_nothing_else(ledger, path):
+def test_a_line_says_who_when_what_and_why_and_nothing_else(
+    ledger: Any, path: Path
+) -> None:
     ledger.append(LedgerEntry("7", REFUSED, A, 3, "why"))
     header, line = path.read_text().splitlines()
     assert json.loads(header) == {"format": 2, "kind": "ledger"}
@@ -55,12 +59,12 @@ def test_a_line_says_who_when_what_and_why_and_nothing_else(ledger, path):
     }
 
 
-def test_a_long_reason_is_cut(ledger):
+def test_a_long_reason_is_cut(ledger: Any) -> None:
     ledger.append(LedgerEntry("7", REFUSED, reason="x" * 10**6))
     assert len(ledger.entries()[0].reason) == 500
 
 
-def test_a_torn_line_is_not_read_and_makes_room(ledger, path):
+def test_a_torn_line_is_not_read_and_makes_room(ledger: Any, path: Path) -> None:
     ledger.append(LedgerEntry("1", ACCEPTED, A, 1))
     whole = path.read_bytes()
     ledger.append(LedgerEntry("2", ACCEPTED, A, 1))
@@ -71,7 +75,7 @@ def test_a_torn_line_is_not_read_and_makes_room(ledger, path):
         assert outcomes(ledger) == [("1", ACCEPTED), ("2", ACCEPTED)]
 
 
-def test_other_content_is_named(ledger, path):
+def test_other_content_is_named(ledger: Any, path: Path) -> None:
     path.write_text('{"round": 1}\n')
     with pytest.raises(ValueError, match=r"ledger\.jsonl must be the ledger"):
         ledger.entries()
@@ -80,13 +84,13 @@ def test_other_content_is_named(ledger, path):
         ledger.entries()
 
 
-def test_a_ledger_that_can_not_be_written_is_named(ledger, path):
+def test_a_ledger_that_can_not_be_written_is_named(ledger: Any, path: Path) -> None:
     path.mkdir()
     with pytest.raises(OSError, match=r"The ledger .*ledger\.jsonl must be writable"):
         ledger.append(LedgerEntry("1", ACCEPTED))
 
 
-def test_who_stands_is_who_was_accepted_and_not_taken_out():
+def test_who_stands_is_who_was_accepted_and_not_taken_out() -> None:
     entries = [
         LedgerEntry("1", ACCEPTED, A),
         LedgerEntry("1", REFUSED, B),
@@ -102,7 +106,7 @@ def test_who_stands_is_who_was_accepted_and_not_taken_out():
     assert forgotten_clients([*entries, LedgerEntry("3", READMITTED)]) == set()
 
 
-def test_after_a_crash_the_ledger_agrees_with_the_snapshot(ledger):
+def test_after_a_crash_the_ledger_agrees_with_the_snapshot(ledger: Any) -> None:
     for client in ("saved", "lost", "forgotten"):
         ledger.append(LedgerEntry(client, ACCEPTED, A, 5))
     ledger.reconcile({"saved": A, "unknown": B}, {"forgotten"})

@@ -2,6 +2,8 @@
 
 import os
 from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +17,9 @@ GENERATOR = torch.Generator().manual_seed(0)
 Z = torch.randn(10, D, generator=GENERATOR)
 
 
-def make_model(W=None, present=None, bias=None, **changes):
+def make_model(
+    W: Any = None, present: Any = None, bias: Any = None, **changes: Any
+) -> Any:
     if W is None:
         W = torch.randn(D, C, generator=GENERATOR, dtype=torch.float64)
     if present is None:
@@ -31,7 +35,7 @@ def make_model(W=None, present=None, bias=None, **changes):
     return SavedModel(**{**values, **changes})
 
 
-def rows(number):
+def rows(number: Any) -> Any:
     return torch.randn(number, C, generator=GENERATOR, dtype=torch.float64)
 
 
@@ -48,16 +52,16 @@ MODELS = {
 
 
 @pytest.fixture(params=MODELS)
-def model(request):
+def model(request: pytest.FixtureRequest) -> Any:
     return MODELS[request.param]
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Any:
     return tmp_path / "model.safetensors"
 
 
-def assert_same(one, other):
+def assert_same(one: Any, other: Any) -> None:
     for field in fields(SavedModel):
         mine, theirs = getattr(one, field.name), getattr(other, field.name)
         assert field.name == "classifier" or mine == theirs
@@ -71,14 +75,14 @@ def assert_same(one, other):
             assert mine.dtype == theirs.dtype and torch.equal(mine, theirs)
 
 
-def test_save_then_load_is_the_identity(path, model):
+def test_save_then_load_is_the_identity(path: Path, model: Any) -> None:
     save_model(path, model)
     loaded = load_model(path)
     assert_same(loaded, model)
     assert torch.equal(loaded.scores(Z), model.scores(Z))
 
 
-def test_scores_are_those_of_the_mapped_features(model):
+def test_scores_are_those_of_the_mapped_features(model: Any) -> None:
     if model.classifier.bias is not None:
         plain = replace(model, classifier=Classifier(model.W, model.present))
         added = model.scores(Z) - plain.scores(Z)
@@ -91,11 +95,11 @@ def test_scores_are_those_of_the_mapped_features(model):
     assert torch.allclose(model.scores(Z)[:, 0], mapped @ model.W[:, 0])
 
 
-def test_a_class_without_samples_is_never_the_best(model):
+def test_a_class_without_samples_is_never_the_best(model: Any) -> None:
     assert torch.equal(model.scores(Z)[:, 1], torch.full((10,), -torch.inf))
 
 
-def test_features_of_another_backbone_are_refused():
+def test_features_of_another_backbone_are_refused() -> None:
     with pytest.raises(ValueError, match="must have d = 6 columns, got 5"):
         make_model().scores(Z[:, :5])
 
@@ -109,12 +113,12 @@ def test_features_of_another_backbone_are_refused():
         {"present": torch.ones(C + 1, dtype=torch.bool)},
     ],
 )
-def test_parts_that_do_not_fit_together_are_refused(changes):
+def test_parts_that_do_not_fit_together_are_refused(changes: Any) -> None:
     with pytest.raises(ValueError, match=f"{next(iter(changes))} must"):
         make_model(**changes)
 
 
-def test_damage_is_never_taken_for_a_model(path):
+def test_damage_is_never_taken_for_a_model(path: Path) -> None:
     model = MODELS["plain"]
     save_model(path, model)
     whole = path.read_bytes()
@@ -130,10 +134,12 @@ def test_damage_is_never_taken_for_a_model(path):
             assert str(path) in str(error)
 
 
-def test_a_failed_save_leaves_the_model_before(path, monkeypatch):
+def test_a_failed_save_leaves_the_model_before(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     save_model(path, MODELS["plain"])
 
-    def fail(*_):
+    def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,7 +32,7 @@ SUMMARY = {
 }
 
 
-def make_metrics(rounds, measured=lambda number: True):
+def make_metrics(rounds: Any, measured: Any = lambda number: True) -> Any:
     lines = []
     for number in range(1, rounds + 1):
         line = {
@@ -45,7 +47,7 @@ def make_metrics(rounds, measured=lambda number: True):
     return lines
 
 
-def pixels(path):
+def pixels(path: Path) -> Any:
     with Image.open(path) as image:
         image.load()
         assert image.format == "PNG"
@@ -65,7 +67,7 @@ def pixels(path):
         (10**19, "1e+04 PB"),
     ],
 )
-def test_bytes_read_well(number, text):
+def test_bytes_read_well(number: Any, text: str) -> None:
     assert format_bytes(number) == text
 
 
@@ -80,15 +82,15 @@ def test_bytes_read_well(number, text):
         (7621, "2 h 07 min"),
     ],
 )
-def test_durations_read_well(seconds, text):
+def test_durations_read_well(seconds: Any, text: str) -> None:
     assert format_seconds(seconds) == text
 
 
-def test_accuracies_are_in_percent():
+def test_accuracies_are_in_percent() -> None:
     assert format_percent(0.9612) == "96.1 %"
 
 
-def test_the_table_holds_what_matters_in_aligned_columns():
+def test_the_table_holds_what_matters_in_aligned_columns() -> None:
     table = summary_table(SUMMARY)
     rows = dict(line.split("  ", 1) for line in table.splitlines())
     assert {label: text.strip() for label, text in rows.items()} == {
@@ -106,12 +108,12 @@ def test_the_table_holds_what_matters_in_aligned_columns():
     assert len(starts) == 1
 
 
-def test_more_bytes_than_the_papers_are_admitted():
+def test_more_bytes_than_the_papers_are_admitted() -> None:
     table = summary_table({**SUMMARY, "upload_bytes": 520_000_000})
     assert "520 MB, 2 times more than the paper's 260 MB" in table
 
 
-def test_what_is_missing_is_listed_and_long_lists_are_cut():
+def test_what_is_missing_is_listed_and_long_lists_are_cut() -> None:
     summary = {"missing_clients": ["a", "b"], "absent_classes": list(range(30))}
     table = summary_table({**SUMMARY, **summary, "status": "partial"})
     assert "missing clients  2: a, b" in table
@@ -120,18 +122,20 @@ def test_what_is_missing_is_listed_and_long_lists_are_cut():
 
 
 @pytest.mark.parametrize("empty", [{}, {"accuracy": None, "missing_clients": []}])
-def test_what_is_not_known_has_no_line(empty):
+def test_what_is_not_known_has_no_line(empty: Any) -> None:
     assert summary_table(empty) == ""
 
 
-def test_zero_is_known():
+def test_zero_is_known() -> None:
     assert summary_table({"accuracy": 0.0, "upload_bytes": 0}) == (
         "accuracy  0.0 %\nuploaded  0 B"
     )
 
 
 @pytest.mark.parametrize("rounds", [1, 4, 300])
-def test_the_picture_is_a_png_with_ink_in_all_three_panels(tmp_path, rounds):
+def test_the_picture_is_a_png_with_ink_in_all_three_panels(
+    tmp_path: Path, rounds: Any
+) -> None:
     path = tmp_path / "curves.png"
     plot_curves(make_metrics(rounds), path, "fed3r on digits")
     image = pixels(path)
@@ -143,7 +147,7 @@ def test_the_picture_is_a_png_with_ink_in_all_three_panels(tmp_path, rounds):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_lines_without_accuracy_are_passed_over(tmp_path):
+def test_lines_without_accuracy_are_passed_over(tmp_path: Path) -> None:
     metrics = make_metrics(9, measured=lambda number: number % 3 == 0)
     plot_curves(metrics, tmp_path / "all.png", "t")
     measured = [line for line in metrics if "accuracy" in line]
@@ -165,23 +169,25 @@ def test_lines_without_accuracy_are_passed_over(tmp_path):
     ],
 )
 @pytest.mark.filterwarnings("error")
-def test_odd_metrics_make_a_picture_too(tmp_path, metrics):
+def test_odd_metrics_make_a_picture_too(tmp_path: Path, metrics: Any) -> None:
     plot_curves(metrics, tmp_path / "curves.png", "t")
     assert pixels(tmp_path / "curves.png").size
 
 
-def test_drawing_leaves_no_global_state(tmp_path):
+def test_drawing_leaves_no_global_state(tmp_path: Path) -> None:
     before = "matplotlib.pyplot" in sys.modules
     plot_curves(make_metrics(2), tmp_path / "curves.png", "t")
     assert ("matplotlib.pyplot" in sys.modules) == before
 
 
-def test_a_failed_write_leaves_the_picture_before(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_picture_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "curves.png"
     plot_curves(make_metrics(2), path, "t")
     before = path.read_bytes()
 
-    def fail(*_):
+    def fail(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", fail)

@@ -1,6 +1,9 @@
 """Differential privacy through the whole app: useful, and no more told than that."""
 
 import json
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,20 +11,15 @@ import torch
 from flwr.app import Context, RecordDict
 
 from fed3r_app import cli
-from fed3r_app.client_app import app as client_app
 from fed3r_app.config import DEFAULTS, Config
 from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
-from fed3r_app.data import load_dataset
-from fed3r_app.features.backbone import load_backbone
-from fed3r_app.features.extraction import extract_features
-from fed3r_app.features.spec import BackboneSpec
-from fed3r_app.runs.model_file import load_model
-from fed3r_app.runs.snapshots import load_snapshot
-from fed3r_app.server_app import RunError, main
+from fed3r_app.errors import RunError
+from fed3r_app.wire import pack_statistics
+from tests.harness.fixtures import app_runs
+from tests.harness.pixels import PIXELS, pixels
+from tests.harness.runs import failing
 
-PRIVATE = {
-    "backbone": "pixels",
-    "image-size": 8,
+PRIVATE: dict[str, Any] = PIXELS | {
     "clients-per-round": 0,
     "upload": "dense",
     "upload-dtype": "float64",
@@ -32,61 +30,33 @@ PRIVATE = {
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, make_grid, app_node):
-    """Run the whole app with ten clients; return the directory of the run."""
-    monkeypatch.setenv("FED3R_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("FED3R_OUTPUT_DIR", str(tmp_path / "runs"))
-
-    def start(name="it", change_nodes=None, **settings):
-        changes = {key.replace("_", "-"): value for key, value in settings.items()}
-        run_config = DEFAULTS | PRIVATE | {"run-name": name} | changes
-        nodes = {
-            1000 + i: app_node(
-                client_app,
-                run_config,
-                {"partition-id": i, "num-partitions": 10},
-                1000 + i,
-            )
-            for i in range(10)
-        }
-        if change_nodes:
-            change_nodes(nodes)
-        main(make_grid(nodes), Context(1, 1, {}, RecordDict(), run_config))
-        return tmp_path / "runs" / name
-
-    return start
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the whole app with ten clients."""
+    return partial(app_runs(tmp_path, monkeypatch, PRIVATE, seed=0), 10)
 
 
-def summary(directory):
-    return json.loads((directory / "summary.json").read_text())
-
-
-def exact_statistics(feature_map):
-    data, backbone = (
-        load_dataset("digits", ""),
-        load_backbone(BackboneSpec("pixels", "none", 8)),
-    )
-    rows = np.arange(len(data.train))
-    Z = extract_features(
-        backbone, data.train, rows, device=torch.device("cpu"), dtype="float32"
-    )
-    y = torch.from_numpy(data.train.labels.copy())
+def exact_statistics(feature_map: Any) -> Any:
+    Z, y = pixels()
     return RidgeStatistics.of(feature_map(Z), y, 10)
 
 
 @pytest.mark.parametrize(
     ("epsilon", "wanted"), [(1.0, 0.80), (2.0, 0.86), (4.0, 0.89), (8.0, 0.90)]
 )
-def test_digits_are_classified_well_within_the_budget(run, epsilon, wanted):
+def test_digits_are_classified_well_within_the_budget(
+    run: Any, epsilon: Any, wanted: Any
+) -> None:
     accuracies = []
     for seed in range(5):
-        directory = run(str(seed), seed=seed, partition="iid", dp_epsilon=epsilon)
-        accuracies.append(summary(directory)["accuracy"])
+        outcome = run(
+            run_name=str(seed), seed=seed, partition="iid", dp_epsilon=epsilon
+        )
+        accuracies.append(outcome.summary["accuracy"])
     assert np.mean(accuracies) >= wanted
 
 
-def test_the_summary_states_the_privacy(run):
-    said = summary(run())
+def test_the_summary_states_the_privacy(run: Any) -> None:
+    said = run().summary
     assert said["differential_privacy"] == {
         "mode": "central",
         "epsilon": 1.0,
@@ -100,66 +70,62 @@ def test_the_summary_states_the_privacy(run):
     assert said["ridge_lambda"] == pytest.approx(sigma * (2 * 64) ** 0.5)
 
 
-def test_what_is_written_down_is_the_release_and_no_more(run):
-    directory = run()
+def test_what_is_written_down_is_the_release_and_no_more(run: Any) -> None:
+    outcome = run()
     exact = exact_statistics(FeatureMap(64, norm=1.0))
-    saved = load_snapshot(directory / "statistics.safetensors").statistics
-    released = summary(directory)["num_samples"]
+    saved = outcome.snapshot.statistics
+    released = outcome.summary["num_samples"]
     assert saved.n == released
-    sigma = summary(directory)["differential_privacy"]["sigma"]
+    sigma = outcome.summary["differential_privacy"]["sigma"]
     # Had the noise been left out, or halved, anywhere, it would show here.
     assert float((saved.b - exact.b).std()) == pytest.approx(sigma, rel=0.2)
     assert float((saved.counts - exact.counts).double().std()) > sigma / 3
-    model = load_model(directory / "model.safetensors")
-    expected = solve_ridge(saved, summary(directory)["ridge_lambda"])
+    model = outcome.model
+    expected = solve_ridge(saved, outcome.summary["ridge_lambda"])
     torch.testing.assert_close(model.W, expected)
     assert model.feature_map.norm == 1.0
-    for line in (directory / "ledger.jsonl").read_text().splitlines()[1:]:
+    for line in (outcome.directory / "ledger.jsonl").read_text().splitlines()[1:]:
         assert json.loads(line).keys() == {"client", "outcome", "time"}
-    for line in (directory / "metrics.jsonl").read_text().splitlines():
+    for line in (outcome.directory / "metrics.jsonl").read_text().splitlines():
         assert "num_samples" not in json.loads(line)
-    names = {path.name for path in directory.iterdir()}
+    names = {path.name for path in outcome.directory.iterdir()}
     assert not {"contributions", "checkpoint.safetensors"} & names
 
 
-def test_the_bytes_do_not_tell_how_the_samples_are_spread(run):
-    one, other = run("one", partition="iid"), run("other", partition="by-class")
-    assert summary(one)["upload_bytes"] == summary(other)["upload_bytes"]
+def test_the_bytes_do_not_tell_how_the_samples_are_spread(run: Any) -> None:
+    one, other = (
+        run(run_name="one", partition="iid"),
+        run(run_name="other", partition="by-class"),
+    )
+    assert one.summary["upload_bytes"] == other.summary["upload_bytes"]
 
 
-def test_there_is_one_evaluation_whatever_the_rounds(run):
-    directory = run(clients_per_round=2)
-    lines = (directory / "metrics.jsonl").read_text().splitlines()[1:]
+def test_there_is_one_evaluation_whatever_the_rounds(run: Any) -> None:
+    outcome = run(clients_per_round=2)
+    lines = (outcome.directory / "metrics.jsonl").read_text().splitlines()[1:]
     assert ["accuracy" in json.loads(line) for line in lines] == [False] * 4 + [True]
 
 
-def test_too_few_clients_spend_no_privacy(run, tmp_path, fail):
-    def break_one(nodes):
-        nodes[1003] = lambda message, good=nodes[1003]: (
-            fail(message) if "train" in message.metadata.message_type else good(message)
-        )
-
+def test_too_few_clients_spend_no_privacy(run: Any, tmp_path: Path) -> None:
+    break_one = failing([3], times=9)
     with pytest.raises(RunError, match=r"9 of 10 .* Nothing was released"):
-        run(change_nodes=break_one)
+        run(before=break_one)
     names = {path.name for path in (tmp_path / "runs" / "it").iterdir()}
     assert not {"statistics.safetensors", "model.safetensors"} & names
-    directory = run("enough", change_nodes=break_one, min_clients=9)
-    assert summary(directory)["clients_counted"] == 9
+    outcome = run(run_name="enough", before=break_one, min_clients=9)
+    assert outcome.summary["clients_counted"] == 9
 
 
-def test_the_reason_of_a_refusal_is_not_written_down(run, send_statistics):
+def test_the_reason_of_a_refusal_is_not_written_down(run: Any) -> None:
     """It may quote a sum, and a single client's at that."""
 
-    def too_large(nodes):
-        Z, y, good = np.full((2, 64), 9.0), np.zeros(2, dtype=int), nodes[1003]
-        nodes[1003] = lambda message: (
-            send_statistics(message, Z, y, 10, form="dense")
-            if "train" in message.metadata.message_type
-            else good(message)
-        )
+    def too_large(context: Context, request: RecordDict, reply: RecordDict) -> None:
+        if context.node_config["partition-id"] == 3 and "arrays" in reply:
+            Z, y = torch.full((2, 64), 9.0), torch.zeros(2, dtype=torch.int64)
+            reply["arrays"] = pack_statistics(Z, y, 10, "dense", "float64")
 
-    directory = run(change_nodes=too_large, min_clients=9)
-    lines = (directory / "ledger.jsonl").read_text().splitlines()
+    outcome = run(tamper=too_large, min_clients=9)
+    lines = (outcome.directory / "ledger.jsonl").read_text().splitlines()
     (refused,) = [json.loads(line) for line in lines if "refused" in line]
     assert refused.keys() == {"client", "outcome", "time"}
 
@@ -173,9 +139,11 @@ def test_the_reason_of_a_refusal_is_not_written_down(run, send_statistics):
         {"method": "fed3r-rf", "rf_dim": 100, "rf_sigma": 3.0},
     ],
 )
-def test_with_hardly_any_noise_it_is_the_plain_solution(run, settings):
-    directory = run(dp_epsilon=1e9, ridge_lambda=0.5, **settings)
-    model = load_model(directory / "model.safetensors")
+def test_with_hardly_any_noise_it_is_the_plain_solution(
+    run: Any, settings: Any
+) -> None:
+    outcome = run(dp_epsilon=1e9, ridge_lambda=0.5, **settings)
+    model = outcome.model
     stats = exact_statistics(model.feature_map)
     if settings.get("method") == "fedncm":
         expected = stats.b / stats.b.norm(dim=0)
@@ -184,7 +152,7 @@ def test_with_hardly_any_noise_it_is_the_plain_solution(run, settings):
             stats, 0.5, intercept=bool(settings.get("fit_intercept"))
         )
     assert float((model.W - expected).norm() / expected.norm()) < 0.05
-    assert summary(directory)["num_samples"] == pytest.approx(stats.n, abs=3)
+    assert outcome.summary["num_samples"] == pytest.approx(stats.n, abs=3)
 
 
 @pytest.mark.parametrize(
@@ -207,17 +175,21 @@ def test_with_hardly_any_noise_it_is_the_plain_solution(run, settings):
         ({"dp-epsilon": 0.0, "dp-mode": "distributed"}, "dp-epsilon must be > 0 with"),
     ],
 )
-def test_settings_that_would_undo_the_privacy_are_refused(settings, match):
+def test_settings_that_would_undo_the_privacy_are_refused(
+    settings: Any, match: str
+) -> None:
     with pytest.raises(ValueError, match=match):
         Config.from_run_config(DEFAULTS | PRIVATE | settings)
 
 
-def test_a_saved_release_can_be_solved_and_audited_but_not_changed(run, capsys):
-    directory = run()
-    W = load_model(directory / "model.safetensors").W
-    assert cli.main(["solve", str(directory)]) == 0
-    solved = load_model(directory / "model.safetensors")
+def test_a_saved_release_can_be_solved_and_audited_but_not_changed(
+    run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outcome = run()
+    W = outcome.model.W
+    assert cli.main(["solve", str(outcome.directory)]) == 0
+    solved = outcome.model
     torch.testing.assert_close(solved.W, W)  # auto is the size of the noise here, too
-    assert cli.main(["audit", str(directory)]) == 0
-    assert cli.main(["forget", str(directory), "3"]) != 0
+    assert cli.main(["audit", str(outcome.directory)]) == 0
+    assert cli.main(["forget", str(outcome.directory), "3"]) != 0
     assert "without differential privacy" in capsys.readouterr().err

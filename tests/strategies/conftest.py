@@ -1,8 +1,7 @@
 """Nodes that live in this process."""
 
-from tests.harness.in_process import (
+from tests.harness.fixtures import (
     _a_run,
-    app_node,
     fail,
     make_grid,
     reply_with,
@@ -12,7 +11,6 @@ from tests.harness.in_process import (
 
 __all__ = [
     "_a_run",
-    "app_node",
     "fail",
     "make_grid",
     "reply_with",

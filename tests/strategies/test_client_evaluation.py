@@ -1,22 +1,28 @@
 """Evaluations on the clients' own images: sums of counts, and only sane ones."""
 
+from typing import Any
+
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from strategies import ClientRegistry, Traffic, evaluate_on_clients
+from tests.harness.fixtures import Reply
+from tests.harness.grid import SpyGrid
 
 REQUEST = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
 
 
-def evaluate(grid):
+def evaluate(grid: Any) -> Any:
     registry = ClientRegistry({str(node): node for node in grid.nodes})
     clients = registry.clients
     return evaluate_on_clients(grid, registry, clients, REQUEST, 1.0, Traffic())
 
 
-def test_client_evaluations_are_added_up_not_averaged(make_grid, reply_with):
+def test_client_evaluations_are_added_up_not_averaged(
+    make_grid: type[SpyGrid], reply_with: Reply
+) -> None:
     counts = {101: (100, 90), 102: (1, 0), 103: (0, 0)}
 
-    def node(number):
+    def node(number: Any) -> Any:
         n, correct = counts[number]
         metrics = MetricRecord({"num-examples": n, "correct": correct, "loss": 2.0})
         return lambda message: reply_with(message, metrics=metrics)
@@ -26,7 +32,9 @@ def test_client_evaluations_are_added_up_not_averaged(make_grid, reply_with):
     assert (metrics.correct, metrics.total) == (90, 101)
 
 
-def test_unreadable_evaluations_are_left_out(make_grid, reply_with, fail):
+def test_unreadable_evaluations_are_left_out(
+    make_grid: type[SpyGrid], reply_with: Reply, fail: Reply
+) -> None:
     good = MetricRecord({"num-examples": 4, "correct": 3, "loss": 1.0})
     bad = [
         MetricRecord({"num-examples": 4}),
@@ -34,7 +42,7 @@ def test_unreadable_evaluations_are_left_out(make_grid, reply_with, fail):
         MetricRecord({"num-examples": 4, "correct": 3, "loss": float("nan")}),
         MetricRecord({"num-examples": [4], "correct": [3], "loss": [1.0]}),
     ]
-    made = {
+    made: dict[int, Any] = {
         101 + i: lambda message, metrics=metrics: reply_with(message, metrics=metrics)
         for i, metrics in enumerate([good, *bad])
     }
@@ -45,5 +53,5 @@ def test_unreadable_evaluations_are_left_out(make_grid, reply_with, fail):
     assert metrics.total == 4
 
 
-def test_no_evaluation_at_all_is_none(make_grid, fail):
+def test_no_evaluation_at_all_is_none(make_grid: type[SpyGrid], fail: Reply) -> None:
     assert evaluate(make_grid({101: fail})) is None

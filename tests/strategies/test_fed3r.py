@@ -2,6 +2,8 @@
 
 import itertools
 import weakref
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fed3r_app.core import (
     Limits,
@@ -26,20 +29,22 @@ from strategies import (
     FedNCM,
     HeadSolver,
 )
+from tests.harness.fixtures import Reply
+from tests.harness.grid import SpyGrid
 from tests.harness.journal import KeptJournal
 
 D, C, N, K = 12, 5, 90, 9
 LAM = 0.1
 
 
-def samples(seed=0):
+def samples(seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
     return torch.from_numpy(rng.normal(size=(N, D))), torch.from_numpy(
         rng.integers(C, size=N)
     )
 
 
-def parts(Z, y, clients=K, seed=0):
+def parts(Z: Tensor, y: Tensor, clients: Any = K, seed: int = 0) -> Any:
     """Cut the samples into clients of all sizes, among them an empty one."""
     cuts = np.random.default_rng(seed).integers(N + 1, size=clients - 2)
     edges = [0, 0, *sorted(int(cut) for cut in cuts), N]
@@ -47,10 +52,10 @@ def parts(Z, y, clients=K, seed=0):
 
 
 @pytest.fixture
-def nodes(send_statistics):
+def nodes(send_statistics: Reply) -> Any:
     """Make nodes, from id 101 on, that hold a part of the samples each."""
 
-    def make(pieces, **options):
+    def make(pieces: Any, **options: Any) -> Any:
         return {
             101 + i: lambda message, Z=Z, y=y: send_statistics(
                 message, Z, y, C, **options
@@ -62,15 +67,15 @@ def nodes(send_statistics):
 
 
 def strategy(
-    count,
-    kind=Fed3R,
-    per_round=2,
-    seed=0,
-    retries=0,
-    ridge_lambda=None,
-    limits=None,
-    **options,
-):
+    count: Any,
+    kind: Any = Fed3R,
+    per_round: int = 2,
+    seed: int = 0,
+    retries: int = 0,
+    ridge_lambda: Any = None,
+    limits: Any = None,
+    **options: Any,
+) -> Any:
     names = {str(i): 101 + i for i in range(count)}
     sampler = CohortSampler(
         tuple(names), per_round=per_round, seed=seed, max_retries=retries
@@ -81,12 +86,12 @@ def strategy(
     return kind(ClientRegistry(names), sampler, accumulator, **options)
 
 
-def run(fed3r, grid, **options):
+def run(fed3r: Any, grid: Any, **options: Any) -> Any:
     result = fed3r.start(grid, ArrayRecord(), timeout=0.5, **options)
     return unpack_classifier(result.arrays.to_numpy_ndarrays()).W
 
 
-def assert_close(W, expected, tolerance=1e-9):
+def assert_close(W: Tensor, expected: Any, tolerance: float = 1e-9) -> None:
     assert float((W - expected).norm() / expected.norm()) <= tolerance
 
 
@@ -96,8 +101,8 @@ def assert_close(W, expected, tolerance=1e-9):
 )
 @given(st.integers(0, 12), st.integers(0, 1000), st.sampled_from(["factor", "packed"]))
 def test_any_split_cohort_and_order_gives_the_pooled_solution(
-    make_grid, nodes, per_round, seed, form
-):
+    make_grid: type[SpyGrid], nodes: Any, per_round: Any, seed: int, form: str
+) -> None:
     Z, y = samples()
     grid = make_grid(nodes(parts(Z, y, seed=seed), form=form), seed=seed)
     fed3r = strategy(K, per_round=per_round, seed=seed, ridge_lambda=LAM)
@@ -106,14 +111,16 @@ def test_any_split_cohort_and_order_gives_the_pooled_solution(
     assert len(grid.log) == K
 
 
-def test_float32_factors_stay_close(make_grid, nodes):
+def test_float32_factors_stay_close(make_grid: type[SpyGrid], nodes: Any) -> None:
     Z, y = samples()
     grid = make_grid(nodes(parts(Z, y), dtype="float32"))
     W = run(strategy(K, ridge_lambda=LAM), grid)
     assert_close(W, solve_ridge(RidgeStatistics.of(Z, y, C), LAM), 1e-5)
 
 
-def test_lambda_is_chosen_from_the_sum_where_none_is_given(make_grid, nodes):
+def test_lambda_is_chosen_from_the_sum_where_none_is_given(
+    make_grid: type[SpyGrid], nodes: Any
+) -> None:
     Z, y = samples()
     fed3r = strategy(K)
     W = run(fed3r, make_grid(nodes(parts(Z, y))))
@@ -122,7 +129,7 @@ def test_lambda_is_chosen_from_the_sum_where_none_is_given(make_grid, nodes):
     assert_close(W, solve_ridge(pooled, fed3r.solver.ridge_lambda))
 
 
-def test_fedncm_is_fed3r_with_class_means(make_grid, nodes):
+def test_fedncm_is_fed3r_with_class_means(make_grid: type[SpyGrid], nodes: Any) -> None:
     Z, y = samples()
     fedncm = strategy(K, kind=FedNCM)
     assert isinstance(fedncm, Fed3R)
@@ -131,7 +138,9 @@ def test_fedncm_is_fed3r_with_class_means(make_grid, nodes):
     assert fedncm.solver.ridge_lambda is None
 
 
-def test_a_run_that_goes_on_ends_where_the_whole_run_ends(make_grid, nodes):
+def test_a_run_that_goes_on_ends_where_the_whole_run_ends(
+    make_grid: type[SpyGrid], nodes: Any
+) -> None:
     Z, y = samples()
     pieces = parts(Z, y)
     grid = make_grid(nodes(pieces))
@@ -158,7 +167,7 @@ def test_a_run_that_goes_on_ends_where_the_whole_run_ends(make_grid, nodes):
     )
 
 
-def garbage(kind, Z, y):
+def garbage(kind: str, Z: Tensor, y: Tensor) -> Any:
     """Return a record that must not be counted."""
     record = pack_statistics(Z, y, C, form="packed", dtype="float64")
     if kind == "NaN":
@@ -187,8 +196,8 @@ def garbage(kind, Z, y):
     ["NaN", "other d", "other C", "empty", "counts", "bytes", "inconsistent"],
 )
 def test_garbage_is_refused_asked_again_and_never_in_the_sum(
-    make_grid, nodes, reply_with, kind
-):
+    make_grid: type[SpyGrid], nodes: Any, reply_with: Reply, kind: str
+) -> None:
     Z, y = samples()
     pieces = parts(Z, y)
     made = nodes(pieces)
@@ -213,8 +222,8 @@ def test_garbage_is_refused_asked_again_and_never_in_the_sum(
 
 
 def test_statistics_beyond_the_limits_are_refused_with_client_and_reason(
-    make_grid, nodes, caplog
-):
+    make_grid: type[SpyGrid], nodes: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     Z, y = samples()
     pieces = [(Z[:60], y[:60]), (Z[60:], y[60:])]
     fed3r = strategy(2, ridge_lambda=LAM, limits=Limits(max_samples=50))
@@ -225,7 +234,9 @@ def test_statistics_beyond_the_limits_are_refused_with_client_and_reason(
     assert "Client 0 failed: its statistics were refused" in caplog.text
 
 
-def test_a_reply_without_statistics_is_refused(make_grid, nodes, reply_with):
+def test_a_reply_without_statistics_is_refused(
+    make_grid: type[SpyGrid], nodes: Any, reply_with: Reply
+) -> None:
     Z, y = samples()
     made = nodes(parts(Z, y))
     made[101] = lambda message: reply_with(message, config=ConfigRecord())
@@ -234,7 +245,9 @@ def test_a_reply_without_statistics_is_refused(make_grid, nodes, reply_with):
     assert fed3r.sampler.missing == ("0",)
 
 
-def test_who_fails_once_is_counted_in_the_end(make_grid, nodes, fail):
+def test_who_fails_once_is_counted_in_the_end(
+    make_grid: type[SpyGrid], nodes: Any, fail: Reply
+) -> None:
     Z, y = samples()
     made = nodes(parts(Z, y))
     good, tries = made[105], iter(range(10))
@@ -245,7 +258,9 @@ def test_who_fails_once_is_counted_in_the_end(make_grid, nodes, fail):
     assert_close(W, solve_ridge(RidgeStatistics.of(Z, y, C), LAM))
 
 
-def test_who_fails_for_ever_is_named_with_the_reason(make_grid, nodes, fail):
+def test_who_fails_for_ever_is_named_with_the_reason(
+    make_grid: type[SpyGrid], nodes: Any, fail: Reply
+) -> None:
     Z, y = samples()
     made = nodes(parts(Z, y))
     made[105] = lambda message: fail(message, "The disk is gone.")
@@ -255,7 +270,7 @@ def test_who_fails_for_ever_is_named_with_the_reason(make_grid, nodes, fail):
     assert fed3r.sampler.failures == {"4": "The disk is gone.", "5": "no reply"}
 
 
-def test_nobody_counted_is_no_classifier(make_grid, fail):
+def test_nobody_counted_is_no_classifier(make_grid: type[SpyGrid], fail: Reply) -> None:
     fed3r = strategy(2)
     grid = make_grid({101: fail, 102: fail})
     result = fed3r.start(grid, ArrayRecord(), timeout=0.5)
@@ -263,11 +278,11 @@ def test_nobody_counted_is_no_classifier(make_grid, fail):
     assert fed3r.sampler.missing == ("0", "1")
 
 
-def request(node):
+def request(node: Any) -> Any:
     return Message(RecordDict(), dst_node_id=node, message_type="train.statistics")
 
 
-def test_replies_of_strangers_and_second_replies_are_ignored(nodes):
+def test_replies_of_strangers_and_second_replies_are_ignored(nodes: Any) -> None:
     Z, y = samples()
     pieces = parts(Z, y)
     made = nodes(pieces)
@@ -284,7 +299,9 @@ def test_replies_of_strangers_and_second_replies_are_ignored(nodes):
     assert_close(fed3r.accumulator.release().b, pooled.b)
 
 
-def test_a_repeated_reply_is_ignored_and_a_different_one_refused(send_statistics):
+def test_a_repeated_reply_is_ignored_and_a_different_one_refused(
+    send_statistics: Reply,
+) -> None:
     Z, y = samples()
     journal = KeptJournal()
     fed3r = strategy(1, ridge_lambda=LAM, journal=journal)
@@ -304,7 +321,7 @@ def test_a_repeated_reply_is_ignored_and_a_different_one_refused(send_statistics
     assert_close(fed3r.accumulator.release().A, RidgeStatistics.of(Z[:9], y[:9], C).A)
 
 
-def test_who_was_counted_before_is_not_counted_again(send_statistics):
+def test_who_was_counted_before_is_not_counted_again(send_statistics: Reply) -> None:
     Z, y = samples()
     start = RidgeStatistics.of(Z, y, C)
     sampler = CohortSampler(["0"], per_round=0, seed=0, counted=["0"])
@@ -319,12 +336,14 @@ def test_who_was_counted_before_is_not_counted_again(send_statistics):
 
 
 @pytest.mark.parametrize("digest", [None, "", "a" * 63, "G" * 64, 7, "a" * 64 + "\n"])
-def test_statistics_without_a_digest_are_refused(nodes, reply_with, digest):
+def test_statistics_without_a_digest_are_refused(
+    nodes: Any, reply_with: Reply, digest: Any
+) -> None:
     Z, y = samples()
     journal = KeptJournal()
     fed3r = strategy(1, journal=journal)
     list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
-    records = {"arrays": pack_statistics(Z, y, C)}
+    records: dict[str, Any] = {"arrays": pack_statistics(Z, y, C)}
     if digest is not None:
         records["config"] = ConfigRecord({"digest": digest})
     fed3r.aggregate_train(1, [reply_with(request(101), **records)])
@@ -332,12 +351,12 @@ def test_statistics_without_a_digest_are_refused(nodes, reply_with, digest):
     assert "digest must be" in fed3r.sampler.failures["0"]
 
 
-def test_what_can_not_be_written_down_is_not_counted(nodes):
+def test_what_can_not_be_written_down_is_not_counted(nodes: Any) -> None:
     Z, y = samples()
     made = nodes(parts(Z, y))
 
     class FullDisk:
-        def record(self, entry, record):
+        def record(self, entry: Any, record: Any) -> None:
             raise OSError(28, "No space left on device")
 
     fed3r = strategy(K, per_round=0, ridge_lambda=LAM, journal=FullDisk())
@@ -347,14 +366,14 @@ def test_what_can_not_be_written_down_is_not_counted(nodes):
     assert (fed3r.accumulator.release().n, fed3r.accumulator.contributions) == (0, {})
 
 
-def test_a_folded_reply_is_not_kept(nodes):
+def test_a_folded_reply_is_not_kept(nodes: Any) -> None:
     Z, y = samples()
     made = nodes(parts(Z, y))
     fed3r = strategy(K, per_round=0, ridge_lambda=LAM)
     list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
-    seen = []
+    seen: list[Any] = []
 
-    def replies():
+    def replies() -> Iterator[Any]:
         for number, node in made.items():
             # One may still be bound to the name of the caller's loop.
             assert sum(ref() is not None for ref in seen) <= 1
@@ -367,7 +386,7 @@ def test_a_folded_reply_is_not_kept(nodes):
     assert len(seen) == K
 
 
-def test_bytes_are_those_that_travelled(make_grid, nodes):
+def test_bytes_are_those_that_travelled(make_grid: type[SpyGrid], nodes: Any) -> None:
     Z, y = samples()
     fed3r = strategy(K, per_round=0)
     result = fed3r.start(make_grid(nodes(parts(Z, y))), ArrayRecord(), timeout=1)
@@ -383,8 +402,8 @@ def test_bytes_are_those_that_travelled(make_grid, nodes):
     ("every", "evaluated"), [(1, [1, 2, 3, 4, 5]), (2, [2, 4, 5]), (0, [5])]
 )
 def test_evaluations_come_as_often_as_asked_for_and_at_the_end(
-    make_grid, nodes, every, evaluated
-):
+    make_grid: type[SpyGrid], nodes: Any, every: Any, evaluated: Any
+) -> None:
     Z, y = samples()
     fed3r = strategy(K, eval_every=every, ridge_lambda=LAM)
     result = fed3r.start(

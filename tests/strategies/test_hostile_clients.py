@@ -6,6 +6,7 @@ is counted is held against an oracle that shares no code with the checks.
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,10 +23,12 @@ from flwr.app import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
+from torch import Tensor
 
 from fed3r_app.core import FeatureMap, Limits, RidgeStatistics, solve_ridge
 from fed3r_app.wire import add_digest, pack_statistics
 from strategies import Accumulator, ClientRegistry, CohortSampler, Fed3R, HeadSolver
+from tests.harness.grid import SpyGrid
 
 D, C, HIGH, MOST = 6, 4, 6.0, 10_000
 NODE = 101
@@ -49,20 +52,21 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")
 
 
 @pytest.fixture(autouse=True)
-def _few_words(caplog):
+def _few_words(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("ERROR", logger="flwr")  # ten thousand warnings take their time
 
 
-def samples(rng, n):
+def samples(rng: Any, n: int) -> tuple[Tensor, Tensor]:
     Z = np.maximum(rng.normal(size=(n, D)), 0).clip(max=HIGH)
     y = rng.integers(C - 1, size=n)  # the last class is absent
     return torch.from_numpy(Z), torch.from_numpy(y)
 
 
 @functools.cache
-def honest_records():
+def honest_records() -> Any:
     """Return the arrays of honest records, by name, in all forms and of all sizes."""
-    rng, made = np.random.default_rng(2), []
+    made: list[Any] = []
+    rng = np.random.default_rng(2)
     for form, dtype in FORMS_AND_DTYPES:
         for n in (1, 1, 2, 3, 5, 9, 9, 30):
             record = pack_statistics(*samples(rng, n), C, form, dtype)
@@ -70,24 +74,24 @@ def honest_records():
     return made
 
 
-def valid_arrays(rng):
+def valid_arrays(rng: Any) -> Any:
     """Return copies of the arrays of one of them."""
     records = honest_records()
     record = records[rng.integers(len(records))]
     return {name: array.copy() for name, array in record.items()}
 
 
-def make_server():
+def make_server() -> Any:
     """Return a strategy that has just asked its only client."""
     sampler = CohortSampler(("alice",), per_round=1, seed=0)
     start = RidgeStatistics.zeros(D, C)
     registry = ClientRegistry({"alice": NODE})
     fed3r = Fed3R(registry, sampler, Accumulator(start, limits=LIMITS))
-    list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=None))
+    list(fed3r.configure_train(1, ArrayRecord(), ConfigRecord(), grid=SpyGrid()))
     return fed3r
 
 
-def receive(content):
+def receive(content: Any) -> Any:
     """Return what the server made of a reply: counted statistics, or None."""
     request = Message(RecordDict(), dst_node_id=NODE, message_type="train.statistics")
     reply = Message(content, reply_to=request)
@@ -102,7 +106,7 @@ def receive(content):
     return stats
 
 
-def check_possible(stats, tolerance):
+def check_possible(stats: Any, tolerance: Any) -> None:
     """Assert by other means that samples in [0, HIGH] can have these statistics."""
     A, b, counts = (array.numpy() for array in (stats.A, stats.b, stats.counts))
     assert np.isfinite(A).all() and np.isfinite(b).all()
@@ -120,26 +124,26 @@ def check_possible(stats, tolerance):
     assert least >= -tolerance * max(trace, 1e-3)
 
 
-def reply_of(record):
+def reply_of(record: Any) -> Any:
     """Return the content of a reply with statistics and a digest."""
     content = RecordDict({"arrays": record})
     add_digest(content, "a" * 64)
     return content
 
 
-def to_record(arrays):
+def to_record(arrays: Any) -> Any:
     return ArrayRecord(
         {name: Array(np.asarray(array)) for name, array in arrays.items()}
     )
 
 
-def read_dtype(record):
+def read_dtype(record: Any) -> Any:
     """Return the dtype that an accepted record travelled in."""
     name = "S" if "S" in record else "b"
     return str(record[name].numpy().dtype)
 
 
-def put_anything(array, rng):
+def put_anything(array: Any, rng: Any) -> Any:
     value = NUMBERS[rng.integers(len(NUMBERS))]
     changed = array.copy()
     if array.dtype.kind == "i":
@@ -149,7 +153,7 @@ def put_anything(array, rng):
     return changed
 
 
-def malform(arrays, rng):
+def malform(arrays: Any, rng: Any) -> None:
     """Change names, types, shapes or values of one array."""
     name = str(rng.choice(list(arrays)))
     array = np.asarray(arrays[name])
@@ -171,7 +175,7 @@ def malform(arrays, rng):
             arrays[name] = put_anything(array, rng)
 
 
-def lie_in_the_header(arrays, rng):
+def lie_in_the_header(arrays: Any, rng: Any) -> None:
     """Change one or two of version, form, dtype, d, C, n, r and C_k."""
     header = arrays["header"].copy()
     for _ in range(rng.integers(1, 3)):
@@ -179,7 +183,7 @@ def lie_in_the_header(arrays, rng):
     arrays["header"] = header
 
 
-def contradict(arrays, rng):
+def contradict(arrays: Any, rng: Any) -> None:
     """Leave the form as it is, and make A, b and the counts disagree."""
     names = [name for name in arrays if name not in ("header", "classes", "pivots")]
     name = str(rng.choice(names))
@@ -207,7 +211,7 @@ def contradict(arrays, rng):
         arrays[name] = (arrays[name] + arrays[name].T) / array.dtype.type(2)
 
 
-def flip_bits(arrays, rng):
+def flip_bits(arrays: Any, rng: Any) -> Any:
     """Return the record with bits of the serialised bytes flipped, or bytes cut."""
     record = to_record(arrays)
     for _ in range(rng.integers(1, 4)):
@@ -223,7 +227,7 @@ def flip_bits(arrays, rng):
     return record
 
 
-def lie_about_arrays(arrays, rng):
+def lie_about_arrays(arrays: Any, rng: Any) -> Any:
     """Return the record with other dtypes, shapes and formats beside the bytes."""
     record = to_record(arrays)
     name = str(rng.choice(list(record)))
@@ -235,7 +239,7 @@ def lie_about_arrays(arrays, rng):
     return record
 
 
-def odd_reply(arrays, rng):
+def odd_reply(arrays: Any, rng: Any) -> Any:
     """Return a reply of other records than the one asked for."""
     record = to_record(arrays)
     replies = [
@@ -253,7 +257,7 @@ def odd_reply(arrays, rng):
     return replies[rng.integers(len(replies))]
 
 
-def hostile_reply(rng):
+def hostile_reply(rng: Any) -> Any:
     """Return the content of one hostile reply."""
     arrays = valid_arrays(rng)
     way = rng.integers(10)
@@ -271,7 +275,7 @@ def hostile_reply(rng):
     return reply_of(to_record(arrays))
 
 
-def examine(content):
+def examine(content: Any) -> bool:
     """Send a reply to the server; return whether it was counted, rightly."""
     stats = receive(content)
     if stats is None:
@@ -282,26 +286,28 @@ def examine(content):
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_hostile_replies_never_crash_the_server_or_reach_the_sum(seed):
+def test_hostile_replies_never_crash_the_server_or_reach_the_sum(seed: int) -> None:
     rng = np.random.default_rng(seed)
     counted = sum(examine(hostile_reply(rng)) for _ in range(1_000))
     # Some changes are harmless, a flipped bit of rounding for one.
     assert 0 < counted < 350
 
 
-def test_the_records_that_are_changed_are_counted_unchanged():
+def test_the_records_that_are_changed_are_counted_unchanged() -> None:
     for arrays in honest_records():
         assert examine(reply_of(to_record(arrays)))
 
 
-def test_hostile_clients_leave_the_solution_of_the_others_as_it_is(make_grid):
+def test_hostile_clients_leave_the_solution_of_the_others_as_it_is(
+    make_grid: type[SpyGrid],
+) -> None:
     rng = np.random.default_rng(1)
     Z, y = samples(rng, 60)
     honest = [(Z[i : i + 6], y[i : i + 6]) for i in range(0, 60, 6)]
 
-    def node(k):
+    def node(k: int) -> Any:
         if k % 10 == 0:
-            sent = reply_of(pack_statistics(*honest[k // 10], C, dtype="float64"))
+            sent = reply_of(pack_statistics(*honest[k // 10], C, "factor", "float64"))
             return lambda message: Message(sent, reply_to=message)
         content = hostile_reply(np.random.default_rng(k))
         return lambda message: Message(content, reply_to=message)
@@ -334,7 +340,7 @@ NAMES = st.sampled_from(["header", "classes", "counts", "pivots", "R", "S", "A",
 
 @settings(max_examples=300, suppress_health_check=FIXTURES)
 @given(st.dictionaries(NAMES, ANY_ARRAY, max_size=8))
-def test_arrays_of_any_kind_are_refused(arrays):
+def test_arrays_of_any_kind_are_refused(arrays: Any) -> None:
     assert receive(reply_of(to_record(arrays))) is None
 
 
@@ -347,7 +353,9 @@ def test_arrays_of_any_kind_are_refused(arrays):
         min_size=1,
     ),
 )
-def test_any_numbers_in_an_honest_record_are_refused_or_possible(seed, changes):
+def test_any_numbers_in_an_honest_record_are_refused_or_possible(
+    seed: int, changes: Any
+) -> None:
     arrays = valid_arrays(np.random.default_rng(seed))
     for name, (position, value) in changes.items():
         if name in arrays and arrays[name].size:

@@ -2,43 +2,49 @@
 
 import time
 import weakref
+from collections.abc import Iterator
 from importlib import import_module
+from typing import Any
 
+import pytest
 from flwr.app import Error, Message, RecordDict
 from flwr.app.message.message import make_message
 from flwr.app.metadata import Metadata
 
 from strategies.messaging import IN_FLIGHT, stream_replies
+from tests.harness.grid import SpyGrid
 
 
-def requests(nodes):
+def requests(nodes: Any) -> Iterator[Any]:
     for node in nodes:
         yield Message(RecordDict(), dst_node_id=node, message_type="query.hello")
 
 
-def echo(message):
+def echo(message: Message) -> Any:
     return Message(RecordDict(), reply_to=message)
 
 
-def test_everybody_is_asked_and_every_reply_comes_once(make_grid):
+def test_everybody_is_asked_and_every_reply_comes_once(
+    make_grid: type[SpyGrid],
+) -> None:
     grid = make_grid(dict.fromkeys(range(1, 101), echo))
     replies = stream_replies(grid, requests(grid.nodes), timeout=10)
     nodes = [reply.metadata.src_node_id for reply in replies]
     assert sorted(nodes) == list(range(1, 101))
 
 
-def test_no_more_than_the_limit_are_under_way(make_grid):
+def test_no_more_than_the_limit_are_under_way(make_grid: type[SpyGrid]) -> None:
     grid = make_grid(dict.fromkeys(range(1, 101), echo))
     for _ in stream_replies(grid, requests(grid.nodes), timeout=10):
         pass
     assert grid.most_in_flight == IN_FLIGHT
 
 
-def test_messages_are_made_only_when_there_is_room(make_grid):
+def test_messages_are_made_only_when_there_is_room(make_grid: type[SpyGrid]) -> None:
     grid = make_grid(dict.fromkeys(range(1, 101), echo))
     made = []
 
-    def watched():
+    def watched() -> Iterator[Any]:
         for request in requests(grid.nodes):
             made.append(request)
             yield request
@@ -47,7 +53,7 @@ def test_messages_are_made_only_when_there_is_room(make_grid):
     assert len(made) == IN_FLIGHT
 
 
-def test_a_reply_is_gone_when_the_next_is_asked_for(make_grid):
+def test_a_reply_is_gone_when_the_next_is_asked_for(make_grid: type[SpyGrid]) -> None:
     grid = make_grid(dict.fromkeys(range(1, 101), echo))
     seen = []
     for reply in stream_replies(grid, requests(grid.nodes), timeout=10):
@@ -56,7 +62,9 @@ def test_a_reply_is_gone_when_the_next_is_asked_for(make_grid):
         assert sum(ref() is not None for ref in seen) <= 1
 
 
-def test_a_silent_node_is_not_waited_for_longer_than_the_timeout(make_grid):
+def test_a_silent_node_is_not_waited_for_longer_than_the_timeout(
+    make_grid: type[SpyGrid],
+) -> None:
     grid = make_grid({1: echo, 2: lambda message: None, 3: echo})
     began = time.monotonic()
     replies = stream_replies(grid, requests(grid.nodes), timeout=0.3)
@@ -65,14 +73,18 @@ def test_a_silent_node_is_not_waited_for_longer_than_the_timeout(make_grid):
     assert 0.3 <= time.monotonic() - began < 3
 
 
-def test_silent_nodes_make_room_for_the_others_in_the_end(make_grid):
+def test_silent_nodes_make_room_for_the_others_in_the_end(
+    make_grid: type[SpyGrid],
+) -> None:
     silent = dict.fromkeys(range(1, IN_FLIGHT + 1), lambda message: None)
     grid = make_grid(silent | {1000: echo})
     replies = list(stream_replies(grid, requests(grid.nodes), timeout=0.1))
     assert [reply.metadata.src_node_id for reply in replies] == [1000]
 
 
-def test_nodes_that_are_gone_don_t_keep_the_others_from_being_asked(make_grid):
+def test_nodes_that_are_gone_don_t_keep_the_others_from_being_asked(
+    make_grid: type[SpyGrid],
+) -> None:
     # More than the limit in a row: Flower drops their messages without a word.
     grid = make_grid({1000: echo})
     nodes = [*range(1, IN_FLIGHT + 5), 1000]
@@ -80,7 +92,9 @@ def test_nodes_that_are_gone_don_t_keep_the_others_from_being_asked(make_grid):
     assert [reply.metadata.src_node_id for reply in replies] == [1000]
 
 
-def test_a_reply_that_came_while_another_was_folded_is_not_late(make_grid):
+def test_a_reply_that_came_while_another_was_folded_is_not_late(
+    make_grid: type[SpyGrid],
+) -> None:
     grid = make_grid({1: echo, 2: echo})
     slow = iter([None])
     first, second = grid.nodes[1], grid.nodes[2]
@@ -94,8 +108,10 @@ def test_a_reply_that_came_while_another_was_folded_is_not_late(make_grid):
     assert nodes == [1, 2]
 
 
-def test_the_superlink_s_error_for_a_node_counts_as_the_node_s(make_grid):
-    def gone(message):
+def test_the_superlink_s_error_for_a_node_counts_as_the_node_s(
+    make_grid: type[SpyGrid],
+) -> None:
+    def gone(message: Message) -> Any:
         """What Flower says of a node that is unavailable: src_node_id is its own."""
         metadata = Metadata(
             run_id=1,
@@ -117,25 +133,30 @@ def test_the_superlink_s_error_for_a_node_counts_as_the_node_s(make_grid):
     assert reply.error.reason == "Node Unavailable"
 
 
-def test_a_second_reply_to_the_same_request_is_dropped(make_grid):
+def test_a_second_reply_to_the_same_request_is_dropped(
+    make_grid: type[SpyGrid],
+) -> None:
     grid = make_grid({1: lambda message: [echo(message), echo(message)]})
     assert len(list(stream_replies(grid, requests([1]), timeout=10))) == 1
 
 
-def test_nobody_to_ask_is_no_reply(make_grid):
+def test_nobody_to_ask_is_no_reply(make_grid: type[SpyGrid]) -> None:
     assert list(stream_replies(make_grid({}), requests([]), timeout=10)) == []
 
 
-def test_real_nodes_may_be_asked_all_at_once(make_grid):
+def test_real_nodes_may_be_asked_all_at_once(make_grid: type[SpyGrid]) -> None:
     grid = make_grid(dict.fromkeys(range(1, 101), echo))
     asked = stream_replies(grid, requests(grid.nodes), timeout=10, in_flight=1000)
     assert len(list(asked)) == grid.most_in_flight == 100
 
 
-def test_requests_may_come_up_while_others_are_under_way(make_grid):
-    grid, replied = make_grid(dict.fromkeys(range(1, 4), echo)), []
+def test_requests_may_come_up_while_others_are_under_way(
+    make_grid: type[SpyGrid],
+) -> None:
+    grid = make_grid(dict.fromkeys(range(1, 4), echo))
+    replied: list[int] = []
 
-    def one_after_the_other():
+    def one_after_the_other() -> Iterator[Any]:
         for request in requests(grid.nodes):
             known = len(replied)
             yield request
@@ -148,11 +169,13 @@ def test_requests_may_come_up_while_others_are_under_way(make_grid):
     assert grid.most_in_flight == 1
 
 
-def test_replies_that_lie_ready_are_fetched_a_few_at_a_time(make_grid):
+def test_replies_that_lie_ready_are_fetched_a_few_at_a_time(
+    make_grid: type[SpyGrid],
+) -> None:
     grid = make_grid(dict.fromkeys(range(1, 101), echo))
     fetched, pull = [], grid.pull_messages
 
-    def noted_pull(message_ids):
+    def noted_pull(message_ids: Any) -> Any:
         fetched.append(len(message_ids))
         return pull(message_ids)
 
@@ -165,20 +188,21 @@ def test_replies_that_lie_ready_are_fetched_a_few_at_a_time(make_grid):
 class Clock:
     """Time that passes only when somebody sleeps."""
 
-    def __init__(self):
-        self.now, self.pauses = 0.0, []
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.pauses: list[float] = []
 
-    def monotonic(self):
+    def monotonic(self) -> Any:
         return self.now
 
-    def sleep(self, seconds):
+    def sleep(self, seconds: Any) -> None:
         self.pauses.append(seconds)
         self.now += seconds
 
 
 def test_pauses_grow_with_the_silence_and_start_anew_with_a_reply(
-    make_grid, monkeypatch
-):
+    make_grid: type[SpyGrid], monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     # Not by its name, which is also that of the function.
     monkeypatch.setattr(import_module("strategies.messaging"), "time", clock)

@@ -1,6 +1,7 @@
 """Who is asked when: everybody once, the same for a seed, nobody for ever."""
 
 import math
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,13 +13,13 @@ seeds = st.integers(0, 2**32)
 sizes = st.integers(1, 40)
 
 
-def names(count):
+def names(count: Any) -> Any:
     return [str(i) for i in range(count)]
 
 
-def play(sampler, fails=lambda client: False, limit=10_000):
+def play(sampler: Any, fails: Any = lambda client: False, limit: int = 10_000) -> Any:
     """Return the sampler of all rounds, where ``fails`` says who is not counted."""
-    rounds = []
+    rounds: list[Any] = []
     while not sampler.done:
         assert len(rounds) < limit
         cohort = sampler.draw()
@@ -34,8 +35,8 @@ def play(sampler, fails=lambda client: False, limit=10_000):
 
 @given(sizes, st.integers(0, 50), seeds)
 def test_without_replacement_everybody_is_asked_once_in_the_fewest_rounds(
-    clients, per_round, seed
-):
+    clients: Any, per_round: Any, seed: int
+) -> None:
     sampler = CohortSampler(names(clients), per_round=per_round, seed=seed)
     rounds = play(sampler)
     assert len(rounds) == math.ceil(clients / (per_round or clients))
@@ -46,7 +47,9 @@ def test_without_replacement_everybody_is_asked_once_in_the_fewest_rounds(
 
 
 @given(sizes, st.integers(1, 10), seeds, st.booleans())
-def test_a_seed_gives_the_same_cohorts_again(clients, per_round, seed, replace):
+def test_a_seed_gives_the_same_cohorts_again(
+    clients: Any, per_round: Any, seed: int, replace: Any
+) -> None:
     one, other = (
         CohortSampler(
             names(clients), per_round=per_round, seed=seed, with_replacement=replace
@@ -56,7 +59,7 @@ def test_a_seed_gives_the_same_cohorts_again(clients, per_round, seed, replace):
     assert play(one) == play(other)
 
 
-def test_another_seed_gives_other_cohorts():
+def test_another_seed_gives_other_cohorts() -> None:
     drawn = {
         tuple(CohortSampler(names(40), per_round=10, seed=seed).draw())
         for seed in range(5)
@@ -65,7 +68,9 @@ def test_another_seed_gives_other_cohorts():
 
 
 @given(sizes, st.integers(1, 10), seeds)
-def test_with_replacement_nobody_counted_is_asked_again(clients, per_round, seed):
+def test_with_replacement_nobody_counted_is_asked_again(
+    clients: Any, per_round: Any, seed: int
+) -> None:
     sampler = CohortSampler(
         names(clients), per_round=per_round, seed=seed, with_replacement=True
     )
@@ -77,8 +82,8 @@ def test_with_replacement_nobody_counted_is_asked_again(clients, per_round, seed
 
 @given(sizes, st.integers(1, 10), st.integers(1, 6), seeds)
 def test_with_replacement_ends_at_the_limit_or_with_everybody(
-    clients, per_round, limit, seed
-):
+    clients: Any, per_round: Any, limit: Any, seed: int
+) -> None:
     sampler = CohortSampler(
         names(clients),
         per_round=per_round,
@@ -92,7 +97,7 @@ def test_with_replacement_ends_at_the_limit_or_with_everybody(
     assert sampler.out_of_rounds == (len(rounds) == limit)
 
 
-def test_with_replacement_takes_as_long_as_the_coupon_collector():
+def test_with_replacement_takes_as_long_as_the_coupon_collector() -> None:
     # The design's table: 50 ± 12 rounds until 100 clients have come, 10 a round.
     lengths = [
         len(
@@ -109,8 +114,8 @@ def test_with_replacement_takes_as_long_as_the_coupon_collector():
 
 @given(sizes, st.integers(1, 10), st.integers(0, 3), seeds, st.booleans(), st.data())
 def test_who_fails_is_asked_again_so_often_and_then_given_up_by_name(
-    clients, per_round, retries, seed, replace, data
-):
+    clients: Any, per_round: Any, retries: Any, seed: int, replace: Any, data: Any
+) -> None:
     ill = data.draw(st.sets(st.sampled_from(names(clients))))
     sampler = CohortSampler(
         names(clients),
@@ -127,7 +132,7 @@ def test_who_fails_is_asked_again_so_often_and_then_given_up_by_name(
     assert sampler.failures == {client: f"{client} is ill." for client in ill}
 
 
-def test_who_fails_is_asked_after_those_still_in_line():
+def test_who_fails_is_asked_after_those_still_in_line() -> None:
     sampler = CohortSampler(names(4), per_round=2, seed=0, max_retries=1)
     first = sampler.draw()
     sampler.close_round(first)
@@ -137,7 +142,7 @@ def test_who_fails_is_asked_after_those_still_in_line():
     assert sampler.draw() == first
 
 
-def test_who_recovers_is_counted_and_leaves_no_failure():
+def test_who_recovers_is_counted_and_leaves_no_failure() -> None:
     sampler = CohortSampler(names(1), per_round=1, seed=0, max_retries=1)
     tries = iter([True, False])
     play(sampler, fails=lambda client: next(tries))
@@ -145,7 +150,7 @@ def test_who_recovers_is_counted_and_leaves_no_failure():
     assert not sampler.failures
 
 
-def test_silence_is_a_failure():
+def test_silence_is_a_failure() -> None:
     sampler = CohortSampler(names(1), per_round=1, seed=0)
     sampler.close_round(sampler.draw())
     assert sampler.done
@@ -153,7 +158,9 @@ def test_silence_is_a_failure():
 
 
 @given(sizes, st.integers(1, 10), seeds, st.data())
-def test_a_resumed_run_asks_only_the_others(clients, per_round, seed, data):
+def test_a_resumed_run_asks_only_the_others(
+    clients: Any, per_round: Any, seed: int, data: Any
+) -> None:
     counted = data.draw(st.sets(st.sampled_from(names(clients))))
     sampler = CohortSampler(
         names(clients), per_round=per_round, seed=seed, counted=counted
@@ -172,9 +179,9 @@ def test_a_resumed_run_asks_only_the_others(clients, per_round, seed, data):
     st.booleans(),
 )
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
-    clients, per_round, done, replies, seed, replace
-):
-    def sampler(**earlier):
+    clients: Any, per_round: Any, done: Any, replies: Any, seed: int, replace: Any
+) -> None:
+    def sampler(**earlier: Any) -> Any:
         return CohortSampler(
             names(clients),
             per_round=per_round,
@@ -198,7 +205,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
 
 
 @pytest.mark.parametrize("per_round", [0, 2])
-def test_a_client_that_comes_later_is_asked_once(per_round):
+def test_a_client_that_comes_later_is_asked_once(per_round: Any) -> None:
     sampler = CohortSampler(names(3), per_round=per_round, seed=0)
     play(sampler)
     sampler.add("late")
@@ -208,7 +215,7 @@ def test_a_client_that_comes_later_is_asked_once(per_round):
     assert sampler.done
 
 
-def test_a_client_that_was_given_up_and_comes_back_is_asked_again():
+def test_a_client_that_was_given_up_and_comes_back_is_asked_again() -> None:
     sampler = CohortSampler(names(3), per_round=0, seed=0, max_retries=1)
     play(sampler, fails=lambda client: client == "1")
     assert sampler.missing == ("1",)
@@ -217,7 +224,7 @@ def test_a_client_that_was_given_up_and_comes_back_is_asked_again():
     assert not sampler.missing
 
 
-def test_who_is_lost_to_secure_aggregation_is_left_alone_though_it_comes_back():
+def test_who_is_lost_to_secure_aggregation_is_left_alone_though_it_comes_back() -> None:
     sampler = GroupSampler("abcd", group_size=4, per_round=0, seed=0, max_retries=3)
     cohort = sampler.draw()
     sampler.give_up("a", "lost")
@@ -231,9 +238,9 @@ def test_who_is_lost_to_secure_aggregation_is_left_alone_though_it_comes_back():
     ("clients", "per_round", "rounds"), [(100, 10, 50), (100, 20, 24), (1262, 50, 191)]
 )
 def test_rounds_with_replacement_are_about_those_of_the_coupon_collector(
-    clients, per_round, rounds
-):
-    def ahead(**options):
+    clients: Any, per_round: Any, rounds: Any
+) -> None:
+    def ahead(**options: Any) -> Any:
         sampler = CohortSampler(
             names(clients),
             per_round=per_round,

@@ -1,5 +1,7 @@
 """Which penalty each classifier of a run has."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ def choose(solver: HeadSolver, n: int, last: bool, noise: float | None = None) -
     return solver.ridge_lambda
 
 
-def test_lambda_is_chosen_anew_for_twice_the_samples():
+def test_lambda_is_chosen_anew_for_twice_the_samples() -> None:
     solver = HeadSolver()
     sizes = (20, 30, 39, 40, 79, 80)
     chosen = [choose(solver, n, last=False) for n in sizes]
@@ -30,19 +32,19 @@ def test_lambda_is_chosen_anew_for_twice_the_samples():
     assert len({fresh[n] for n in sizes}) == len(sizes)
 
 
-def test_the_last_classifier_has_a_lambda_of_its_own():
+def test_the_last_classifier_has_a_lambda_of_its_own() -> None:
     solver = HeadSolver()
     choose(solver, 20, last=False)
     assert choose(solver, 21, last=True) == select_lambda(statistics(21))
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_a_given_lambda_is_that_of_all(last):
+def test_a_given_lambda_is_that_of_all(last: Any) -> None:
     solver = HeadSolver(ridge_lambda=0.01)
     assert {choose(solver, n, last=last) for n in (20, 50)} == {0.01}
 
 
 @pytest.mark.parametrize("last", [False, True])
-def test_noise_brings_its_own_lambda(last):
+def test_noise_brings_its_own_lambda(last: Any) -> None:
     assert choose(HeadSolver(), 20, last, noise=7.0) == 7.0
     assert choose(HeadSolver(ridge_lambda=0.5), 20, last, noise=7.0) == 0.5

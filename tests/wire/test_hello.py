@@ -1,5 +1,7 @@
 """Hellos and label spaces as records: what is said comes back, and nothing else."""
 
+from typing import Any
+
 import pytest
 import torch
 from flwr.app import ConfigRecord, RecordDict
@@ -24,11 +26,11 @@ from fed3r_app.wire import (
         Hello("clinic-7", 0, num_test_images=3),
     ],
 )
-def test_a_hello_comes_back_as_it_was_said(hello):
+def test_a_hello_comes_back_as_it_was_said(hello: Any) -> None:
     assert read_hello(pack_hello(hello)) == hello
 
 
-def test_moments_come_back_too():
+def test_moments_come_back_too() -> None:
     moments = FeatureMoments.of(torch.arange(6.0).reshape(2, 3))
     read = read_hello(pack_hello(Hello("7", 10, moments))).moments
     assert (read.n, read.squared_norms) == (2, moments.squared_norms)
@@ -49,13 +51,15 @@ def test_moments_come_back_too():
         ("labels", ["cat", "cat"], "labels must differ"),
     ],
 )
-def test_a_hello_that_makes_no_sense_is_refused(key, value, sentence):
+def test_a_hello_that_makes_no_sense_is_refused(
+    key: Any, value: Any, sentence: str
+) -> None:
     said = {"client-id": "7", "num-partitions": 0, key: value}
     with pytest.raises(RecordError, match=sentence):
         read_hello(RecordDict({"config": ConfigRecord(said)}))
 
 
-def test_a_request_tells_the_label_space_beside_what_it_asks():
+def test_a_request_tells_the_label_space_beside_what_it_asks() -> None:
     asked = ConfigRecord({"dim": 3})
     told = with_labels(asked, ("owl", "cat"))
     assert read_labels(told) == ("owl", "cat")

@@ -1,10 +1,13 @@
 """What honest clients send is never refused, however it is rounded on the way."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fed3r_app.core import FeatureMap, Limits
 from fed3r_app.wire import StatisticsBuilder, unpack_contribution
@@ -20,7 +23,7 @@ FORMS_AND_DTYPES = [
 ]
 
 
-def draw(kind, n, d, rng):
+def draw(kind: str, n: int, d: int, rng: Any) -> Any:
     """Return features (n, d) in [0, 6], as hard to tell from lies as they come."""
     Z = np.maximum(rng.normal(size=(n, d)), 0).clip(max=6)
     if kind == "sparse":
@@ -42,7 +45,9 @@ KINDS = ["relu", "sparse", "at the ends", "constant", "repeated", "tiny"]
 KINDS = [*KINDS, "near one line"]
 
 
-def send(Z, y, num_classes, form, dtype, chunk):
+def send(
+    Z: Tensor, y: Tensor, num_classes: int, form: str, dtype: Any, chunk: Any
+) -> Any:
     builder = StatisticsBuilder(num_classes, form)
     for start in range(0, max(len(Z), 1), chunk):
         builder.add(Z[start : start + chunk], y[start : start + chunk])
@@ -60,34 +65,44 @@ def send(Z, y, num_classes, form, dtype, chunk):
     st.booleans(),
 )
 def test_no_honest_client_is_refused(
-    seed, kind, form_and_dtype, n, d, num_classes, intercept
-):
+    seed: int,
+    kind: str,
+    form_and_dtype: tuple[str, str],
+    n: int,
+    d: int,
+    num_classes: int,
+    intercept: Any,
+) -> None:
     rng = np.random.default_rng(seed)
     feature_map = FeatureMap(d, intercept=intercept)
     Z = feature_map(draw(kind, n, d, rng))
     y = torch.from_numpy(rng.integers(num_classes, size=n))
-    record = send(Z, y, num_classes, *form_and_dtype, chunk=int(rng.integers(1, 50)))
+    record = send(Z, y, num_classes, *form_and_dtype, int(rng.integers(1, 50)))
     limits = Limits.of(feature_map, (0.0, 6.0), max_samples=n)
     unpack_contribution(record, (Z.shape[1], num_classes), limits)
 
 
 @pytest.mark.parametrize("form_and_dtype", FORMS_AND_DTYPES)
 @pytest.mark.parametrize("n", [1, 30, 700])
-def test_no_honest_client_with_random_features_is_refused(form_and_dtype, n):
+def test_no_honest_client_with_random_features_is_refused(
+    form_and_dtype: tuple[str, str], n: int
+) -> None:
     rng = np.random.default_rng(n)
     feature_map = FeatureMap(20, rf_dim=200, rf_sigma=3.0, intercept=True)
     Z = feature_map(draw("relu", n, 20, rng))
     y = torch.from_numpy(rng.integers(9, size=n))
-    record = send(Z, y, 9, *form_and_dtype, chunk=2048)
+    record = send(Z, y, 9, *form_and_dtype, 2048)
     unpack_contribution(record, (201, 9), Limits.of(feature_map))
 
 
 @pytest.mark.parametrize("form_and_dtype", FORMS_AND_DTYPES)
-def test_no_honest_client_of_real_size_is_refused(form_and_dtype):
+def test_no_honest_client_of_real_size_is_refused(
+    form_and_dtype: tuple[str, str],
+) -> None:
     rng = np.random.default_rng(5)
     for n, num_classes in ((900, 200), (13, 13), (300, 1)):
         Z = draw("sparse", n, 640, rng)
         y = torch.from_numpy(rng.integers(num_classes, size=n))
-        record = send(Z, y, 200, *form_and_dtype, chunk=2048)
+        record = send(Z, y, 200, *form_and_dtype, 2048)
         limits = Limits.of(FeatureMap(640), (0.0, 6.0))
         unpack_contribution(record, (640, 200), limits)

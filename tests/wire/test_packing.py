@@ -1,11 +1,14 @@
 """What is packed comes back; what doesn't fit is refused."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics, RunningSum, StatisticsFactor, solve_ridge
 from fed3r_app.wire import (
@@ -17,6 +20,7 @@ from fed3r_app.wire import (
     unpack_contribution,
     unpack_statistics,
 )
+from tests.harness.samples import Draw
 
 # Half the spacing of floats at 1: the relative error of one rounding.
 ROUNDING = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11}
@@ -26,7 +30,9 @@ sizes = pytest.mark.parametrize(("n", "d", "num_classes"), SIZES)
 
 @sizes
 @pytest.mark.parametrize("form", ["packed", "dense"])
-def test_float64_sums_come_back_bit_for_bit(draw, n, d, num_classes, form):
+def test_float64_sums_come_back_bit_for_bit(
+    draw: Draw, n: int, d: int, num_classes: int, form: str
+) -> None:
     Z, y = draw(n, d, num_classes, 0)
     expected = RidgeStatistics.of(Z, y, num_classes)
     stats = unpack_statistics(pack_statistics(Z, y, num_classes, form, "float64"))
@@ -35,7 +41,7 @@ def test_float64_sums_come_back_bit_for_bit(draw, n, d, num_classes, form):
     assert torch.equal(stats.counts, expected.counts)
 
 
-def test_large_dense_sums_are_symmetric_enough_to_arrive(draw):
+def test_large_dense_sums_are_symmetric_enough_to_arrive(draw: Draw) -> None:
     # Products of BLAS are symmetric only to rounding once they are blocked.
     Z, y = draw(13, 600, 5, 0)
     stats = unpack_statistics(pack_statistics(Z, y, 5, "dense", "float64"))
@@ -44,7 +50,9 @@ def test_large_dense_sums_are_symmetric_enough_to_arrive(draw):
 
 @sizes
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
-def test_factors_come_back_to_rounding(draw, n, d, num_classes, dtype):
+def test_factors_come_back_to_rounding(
+    draw: Draw, n: int, d: int, num_classes: int, dtype: Any
+) -> None:
     Z, y = draw(n, d, num_classes, 0)
     expected = RidgeStatistics.of(Z, y, num_classes)
     stats = unpack_statistics(
@@ -62,11 +70,13 @@ def test_factors_come_back_to_rounding(draw, n, d, num_classes, dtype):
 
 @sizes
 @pytest.mark.parametrize("form", ["packed", "dense"])
-def test_float32_sums_come_back_to_one_rounding(draw, n, d, num_classes, form):
+def test_float32_sums_come_back_to_one_rounding(
+    draw: Draw, n: int, d: int, num_classes: int, form: str
+) -> None:
     Z, y = draw(n, d, num_classes, 0)
     expected = RidgeStatistics.of(Z, y, num_classes)
     stats = unpack_statistics(pack_statistics(Z, y, num_classes, form, "float32"))
-    tolerance = {"rtol": ROUNDING["float32"], "atol": 0}
+    tolerance: dict[str, Any] = {"rtol": ROUNDING["float32"], "atol": 0}
     torch.testing.assert_close(stats.A, expected.A, **tolerance)
     torch.testing.assert_close(stats.b, expected.b, **tolerance)
 
@@ -77,7 +87,9 @@ def test_float32_sums_come_back_to_one_rounding(draw, n, d, num_classes, form):
     cuts=st.lists(st.integers(0, 120), max_size=30),
     seed=st.integers(0, 999),
 )
-def test_float64_uploads_of_any_split_give_the_pooled_solution(draw, form, cuts, seed):
+def test_float64_uploads_of_any_split_give_the_pooled_solution(
+    draw: Draw, form: str, cuts: Any, seed: int
+) -> None:
     Z, y = draw(120, 20, 5, 0)
     expected = solve_ridge(RidgeStatistics.of(Z, y, 5), 0.5)
     # cond(A + lam I) < 1e4: times eps it leaves ample room under 1e-9.
@@ -87,7 +99,9 @@ def test_float64_uploads_of_any_split_give_the_pooled_solution(draw, form, cuts,
 
 @settings(max_examples=40)
 @given(cuts=st.lists(st.integers(0, 120), max_size=30), seed=st.integers(0, 999))
-def test_float32_factors_of_any_split_give_the_same_predictions(draw, cuts, seed):
+def test_float32_factors_of_any_split_give_the_same_predictions(
+    draw: Draw, cuts: Any, seed: int
+) -> None:
     Z, y = draw(120, 20, 5, 0)
     test, _ = draw(500, 20, 5, 1)
     pooled = RidgeStatistics.of(Z, y, 5)
@@ -102,7 +116,9 @@ def test_float32_factors_of_any_split_give_the_same_predictions(draw, cuts, seed
     assert torch.equal((test @ W).argmax(dim=1), (test @ expected).argmax(dim=1))
 
 
-def stream_replies(Z, y, cuts, seed, form, dtype):
+def stream_replies(
+    Z: Tensor, y: Tensor, cuts: Any, seed: int, form: str, dtype: Any
+) -> Any:
     """Return the sum of what clients, split at the cuts and shuffled, send."""
     order = np.random.default_rng(seed).permutation(len(Z))
     total = RunningSum(RidgeStatistics.zeros(Z.shape[1], 5))
@@ -115,7 +131,9 @@ def stream_replies(Z, y, cuts, seed, form, dtype):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("n", [1, 2, 7, 30])
-def test_the_order_of_a_clients_images_does_not_show_in_the_record(draw, form, n):
+def test_the_order_of_a_clients_images_does_not_show_in_the_record(
+    draw: Draw, form: str, n: int
+) -> None:
     Z, y = draw(n, 12, 4, 0)
     order = np.random.default_rng(1).permutation(n)
     one = pack_statistics(Z, y, 4, form, "float64")
@@ -126,7 +144,9 @@ def test_the_order_of_a_clients_images_does_not_show_in_the_record(draw, form, n
 @pytest.mark.parametrize("form", FORMS)
 @settings(max_examples=15)
 @given(cuts=st.lists(st.integers(0, 40), max_size=8))
-def test_any_cut_into_chunks_gives_the_same_record(draw, form, cuts):
+def test_any_cut_into_chunks_gives_the_same_record(
+    draw: Draw, form: str, cuts: Any
+) -> None:
     Z, y = draw(40, 12, 4, 0)
     builder = StatisticsBuilder(4, form)
     bounds = sorted(cuts)
@@ -137,7 +157,7 @@ def test_any_cut_into_chunks_gives_the_same_record(draw, form, cuts):
     )
 
 
-def assert_same_record(one, other):
+def assert_same_record(one: Any, other: Any) -> None:
     assert list(one) == list(other)
     for name in one:
         left, right = one[name].numpy(), other[name].numpy()
@@ -149,7 +169,7 @@ def assert_same_record(one, other):
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("n", [0, 5])
-def test_the_names_come_back_from_a_plain_list(draw, form, n):
+def test_the_names_come_back_from_a_plain_list(draw: Draw, form: str, n: int) -> None:
     builder = StatisticsBuilder(3, form)
     builder.add(*draw(n, 6, 3, 0))
     record = builder.pack("float32")
@@ -160,7 +180,7 @@ def test_the_names_come_back_from_a_plain_list(draw, form, n):
         assert named[name].data == record[name].data
 
 
-def test_a_list_of_too_few_arrays_is_refused(draw):
+def test_a_list_of_too_few_arrays_is_refused(draw: Draw) -> None:
     builder = StatisticsBuilder(3)
     builder.add(*draw(5, 6, 3, 0))
     with pytest.raises(RecordError, match=r"must hold \['header', .* got 3 arrays"):
@@ -169,14 +189,14 @@ def test_a_list_of_too_few_arrays_is_refused(draw):
         name_arrays([])
 
 
-def test_a_factor_arrives_as_a_factor(draw):
+def test_a_factor_arrives_as_a_factor(draw: Draw) -> None:
     Z, y = draw(5, 12, 4, 0)
     sent = pack_statistics(Z, y, 4)
     assert isinstance(unpack_contribution(sent, (12, 4)), StatisticsFactor)
 
 
 @pytest.mark.parametrize("form", ["packed", "dense"])
-def test_float16_goes_with_factors_only(draw, form):
+def test_float16_goes_with_factors_only(draw: Draw, form: str) -> None:
     with pytest.raises(ValueError, match=f"'factor' only, got '{form}'"):
         pack_statistics(*draw(5, 6, 3, 0), 3, form, "float16")
 
@@ -192,13 +212,15 @@ def test_float16_goes_with_factors_only(draw, form):
         ("dense", "float64", 1e200),
     ],
 )
-def test_values_beyond_the_dtype_are_refused(draw, form, dtype, size):
+def test_values_beyond_the_dtype_are_refused(
+    draw: Draw, form: str, dtype: Any, size: Any
+) -> None:
     Z, y = draw(5, 6, 3, 0)
     with pytest.raises(ValueError, match=f"passes the largest {dtype}"):
         pack_statistics(Z * size, y, 3, form, dtype)
 
 
-def test_unknown_forms_and_dtypes_are_refused(draw):
+def test_unknown_forms_and_dtypes_are_refused(draw: Draw) -> None:
     with pytest.raises(ValueError, match=r"upload must be one of .* got 'zip'"):
         StatisticsBuilder(3, "zip")
     with pytest.raises(ValueError, match=r"upload-dtype must be .* got 'int8'"):
@@ -206,6 +228,6 @@ def test_unknown_forms_and_dtypes_are_refused(draw):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_builder_without_chunks_is_refused(form):
+def test_a_builder_without_chunks_is_refused(form: str) -> None:
     with pytest.raises(ValueError, match="needs to know d"):
         StatisticsBuilder(3, form).pack()

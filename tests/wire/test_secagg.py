@@ -1,5 +1,7 @@
 """The records of secure aggregation: what is packed comes back, junk is refused."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -12,7 +14,7 @@ KEYS = {i: PublicKeys(bytes([i]) * 32, bytes([100 + i]) * 32) for i in (1, 2, 4)
 SHARES = {1: b"a" * 33, 4: b"b" * 33}
 
 
-def test_what_is_packed_comes_back():
+def test_what_is_packed_comes_back() -> None:
     assert secure.read_attempt(secure.pack_attempt("x")) == "x"
     assert secure.read_keys(secure.pack_keys(KEYS[1])) == KEYS[1]
     assert secure.read_group(secure.pack_group("x", 2, KEYS, 3)) == (2, KEYS, 3)
@@ -26,12 +28,12 @@ def test_what_is_packed_comes_back():
 
 
 @pytest.mark.parametrize("dropped", [{}, {2: b"c" * 33}])
-def test_an_answer_comes_back_also_where_nobody_dropped_out(dropped):
+def test_an_answer_comes_back_also_where_nobody_dropped_out(dropped: Any) -> None:
     answer = UnmaskAnswer(SHARES, dropped)
     assert secure.read_answer(secure.pack_answer(answer)) == answer
 
 
-def test_a_member_comes_back_at_every_stage():
+def test_a_member_comes_back_at_every_stage() -> None:
     members = {i: Member("x") for i in (1, 2, 3)}
     keys = {i: member.public_keys() for i, member in members.items()}
     assert secure.read_member(secure.pack_member(members[1])) == members[1]
@@ -43,7 +45,7 @@ def test_a_member_comes_back_at_every_stage():
     assert again.answer([1, 2, 3]) == members[1].answer([1, 2, 3])
 
 
-def test_a_member_does_not_show_its_secrets():
+def test_a_member_does_not_show_its_secrets() -> None:
     member = Member("x")
     for secret in (member.seed, member.masking_key, member.sealing_key):
         assert repr(secret) not in repr(member)
@@ -60,7 +62,7 @@ JUNK = [
 
 
 @pytest.mark.parametrize("content", JUNK)
-def test_junk_in_the_place_of_keys_is_refused(content):
+def test_junk_in_the_place_of_keys_is_refused(content: Any) -> None:
     with pytest.raises(ValueError, match=r"must be|must have|missing"):
         secure.read_keys(content)
 
@@ -75,7 +77,7 @@ def test_junk_in_the_place_of_keys_is_refused(content):
         {"members": 1, "sealed": [b"x"]},
     ],
 )
-def test_lists_that_do_not_fit_are_refused(values):
+def test_lists_that_do_not_fit_are_refused(values: Any) -> None:
     with pytest.raises(RecordError, match="must"):
         secure.read_sealed(RecordDict({"secagg": ConfigRecord(values)}))
 
@@ -90,12 +92,12 @@ def test_lists_that_do_not_fit_are_refused(values):
         ArrayRecord({"masked": Array("uint64", (3,), "numpy.ndarray", b"junk")}),
     ],
 )
-def test_junk_in_the_place_of_a_vector_is_refused(record):
+def test_junk_in_the_place_of_a_vector_is_refused(record: Any) -> None:
     with pytest.raises(RecordError, match=r"must|can't be read"):
         secure.read_masked(RecordDict({"arrays": record}))
 
 
-def test_an_answer_with_short_shares_is_refused():
-    values = {"survivors": [1], "seed-shares": [b"short"]}
+def test_an_answer_with_short_shares_is_refused() -> None:
+    values: dict[str, Any] = {"survivors": [1], "seed-shares": [b"short"]}
     with pytest.raises(ValueError, match="33 bytes"):
         secure.read_answer(RecordDict({"secagg": ConfigRecord(values)}))

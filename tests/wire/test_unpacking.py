@@ -1,6 +1,7 @@
 """Nothing that arrives is trusted: one sentence for each thing that is wrong."""
 
 import io
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,21 +15,22 @@ from fed3r_app.wire import (
     unpack_contribution,
     unpack_statistics,
 )
+from tests.harness.samples import Draw
 
 D, C = 6, 4
 HEADER = ["version", "form", "dtype", "d", "C", "n", "r", "C_k"]
 
 
 @pytest.fixture(params=FORMS)
-def form(request):
+def form(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
 @pytest.fixture
-def make(draw):
+def make(draw: Draw) -> Any:
     """Return a valid record whose arrays may be replaced, or dropped with None."""
 
-    def make_record(form, dtype="float64", **replaced):
+    def make_record(form: str, dtype: str = "float64", **replaced: Any) -> Any:
         Z, y = draw(9, D, C - 1, seed=0)
         record = pack_statistics(Z, y, C, form, dtype)
         arrays = {name: array.numpy() for name, array in record.items()}
@@ -41,10 +43,10 @@ def make(draw):
     return make_record
 
 
-def put(position, value):
+def put(position: Any, value: Any) -> Any:
     """Return a change of one entry, in order, of an array."""
 
-    def change(array):
+    def change(array: Any) -> Any:
         array = array.copy()
         array.reshape(-1)[position] = value
         return array
@@ -52,12 +54,12 @@ def put(position, value):
     return change
 
 
-def refuses(record, match, space=(D, C)):
+def refuses(record: Any, match: str, space: Any = (D, C)) -> None:
     with pytest.raises(RecordError, match=match):
         unpack_contribution(record, space)
 
 
-def test_the_record_that_is_changed_below_is_valid(make, form):
+def test_the_record_that_is_changed_below_is_valid(make: Any, form: str) -> None:
     assert unpack_statistics(make(form), (D, C)).n == 9
 
 
@@ -83,7 +85,9 @@ def test_the_record_that_is_changed_below_is_valid(make, form):
         ("C_k", 2, r"must be int64 of shape \(2,\), got|must name C_k = 2 classes"),
     ],
 )
-def test_a_header_that_can_not_be_is_refused(make, form, field, value, match):
+def test_a_header_that_can_not_be_is_refused(
+    make: Any, form: str, field: Any, value: Any, match: str
+) -> None:
     header = put(HEADER.index(field), value)
     refuses(make(form, header=header), match)
 
@@ -100,17 +104,19 @@ def test_a_header_that_can_not_be_is_refused(make, form, field, value, match):
     ],
     ids=["short", "long", "matrix", "float", "big-endian", "scalar"],
 )
-def test_a_header_of_another_kind_is_refused(make, form, header):
+def test_a_header_of_another_kind_is_refused(make: Any, form: str, header: Any) -> None:
     refuses(make(form, header=header), "header must be 8 int64, got")
 
 
 @pytest.mark.parametrize("form", ["packed", "dense"])
-def test_float16_sums_are_refused(make, form):
+def test_float16_sums_are_refused(make: Any, form: str) -> None:
     refuses(make(form, header=put(2, 2)), "float16 goes with factors only")
 
 
 @pytest.mark.parametrize("field", ["d", "C"])
-def test_a_huge_space_is_refused_before_anything_is_allocated(make, form, field):
+def test_a_huge_space_is_refused_before_anything_is_allocated(
+    make: Any, form: str, field: Any
+) -> None:
     record = make(form, header=put(HEADER.index(field), 2**40))
     with pytest.raises(ValueError, match=r"must agree on \(d, C\); got \(6, 4\) and"):
         unpack_contribution(record, (D, C))
@@ -118,21 +124,23 @@ def test_a_huge_space_is_refused_before_anything_is_allocated(make, form, field)
         unpack_statistics(record, (D, C))
 
 
-def test_a_huge_d_with_small_arrays_is_refused_even_without_a_known_space(make, form):
+def test_a_huge_d_with_small_arrays_is_refused_even_without_a_known_space(
+    make: Any, form: str
+) -> None:
     refuses(make(form, header=put(3, 2**40)), "must be float64 of shape", space=None)
 
 
-def test_each_missing_array_is_refused(make, form):
+def test_each_missing_array_is_refused(make: Any, form: str) -> None:
     refuses(make(form, header=None), "Array 'header' is missing")
     for name in list(make(form))[1:]:
         refuses(make(form, **{name: None}), f"A {form} record must hold .*{name}")
 
 
-def test_extra_arrays_are_refused(make, form):
+def test_extra_arrays_are_refused(make: Any, form: str) -> None:
     refuses(make(form, note=np.zeros(3)), f"A {form} record must hold .* got .*note")
 
 
-def test_arrays_of_the_wrong_shape_are_refused(make, form):
+def test_arrays_of_the_wrong_shape_are_refused(make: Any, form: str) -> None:
     for name in list(make(form))[1:]:
         for change in (
             lambda a: a[:-1],
@@ -142,7 +150,7 @@ def test_arrays_of_the_wrong_shape_are_refused(make, form):
             refuses(make(form, **{name: change}), f"{name} must be .* of shape .* got")
 
 
-def test_arrays_of_the_wrong_dtype_are_refused(make, form):
+def test_arrays_of_the_wrong_dtype_are_refused(make: Any, form: str) -> None:
     for name, array in list(make(form).items())[1:]:
         expected = array.numpy().dtype
         for dtype in ("int32", "float32", "complex128", "bool", "<U3", ">f8"):
@@ -152,13 +160,15 @@ def test_arrays_of_the_wrong_dtype_are_refused(make, form):
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_values_that_are_not_finite_are_refused(make, form, dtype, bad):
+def test_values_that_are_not_finite_are_refused(
+    make: Any, form: str, dtype: Any, bad: Any
+) -> None:
     for name in list(make(form))[-2:]:
         record = make(form, dtype, **{name: put(0, bad)})
         refuses(record, f"{name} must be finite, got NaN or infinity")
 
 
-def test_values_whose_products_would_overflow_are_refused(make, form):
+def test_values_whose_products_would_overflow_are_refused(make: Any, form: str) -> None:
     for name in list(make(form))[-2:]:
         refuses(make(form, **{name: put(0, -1e200)}), "must lie within 1e[+]100")
 
@@ -167,7 +177,9 @@ def test_values_whose_products_would_overflow_are_refused(make, form):
 @pytest.mark.parametrize(
     "classes", [[0, 1, 4], [-1, 0, 1], [0, 2, 1], [0, 1, 1], [0, 1, 2**62]]
 )
-def test_classes_out_of_range_or_order_are_refused(make, form, classes):
+def test_classes_out_of_range_or_order_are_refused(
+    make: Any, form: str, classes: Any
+) -> None:
     record = make(form, classes=np.array(classes))
     refuses(record, r"classes must ascend within \[0, 4\), got")
 
@@ -175,12 +187,14 @@ def test_classes_out_of_range_or_order_are_refused(make, form, classes):
 @pytest.mark.parametrize(
     "counts", [[0, 4, 5], [-1, 5, 5], [1, 1, 1], [2**62, 2**62, 9 - 2**63]]
 )
-def test_counts_out_of_range_or_of_another_sum_are_refused(make, form, counts):
+def test_counts_out_of_range_or_of_another_sum_are_refused(
+    make: Any, form: str, counts: Any
+) -> None:
     counts = [*counts, 0] if form == "dense" else counts
     refuses(make(form, counts=np.array(counts)), "counts must ")
 
 
-def test_counts_that_overflow_to_the_right_sum_are_refused(make):
+def test_counts_that_overflow_to_the_right_sum_are_refused(make: Any) -> None:
     # Four times 2^62 is zero in int64: only an exact sum tells 9 from 9 + 2^64.
     counts = np.array([2**62, 2**62, 2**62, 2**62 + 9])
     with np.errstate(over="ignore"):
@@ -189,31 +203,31 @@ def test_counts_that_overflow_to_the_right_sum_are_refused(make):
 
 
 @pytest.mark.parametrize("pivots", [lambda p: p * 0, put(0, 6), put(0, -1)])
-def test_pivots_repeated_or_out_of_range_are_refused(make, pivots):
+def test_pivots_repeated_or_out_of_range_are_refused(make: Any, pivots: Any) -> None:
     record = make("factor", pivots=pivots)
     refuses(record, "pivots must be distinct columns below d = 6")
 
 
-def test_a_factor_with_a_negative_diagonal_is_refused(make):
+def test_a_factor_with_a_negative_diagonal_is_refused(make: Any) -> None:
     refuses(make("factor", R=put(0, -1.0)), "R must have a positive diagonal")
 
 
-def test_a_matrix_that_is_not_symmetric_is_refused(make):
+def test_a_matrix_that_is_not_symmetric_is_refused(make: Any) -> None:
     refuses(make("dense", A=put(1, 0.125)), "A must be symmetric")
 
 
-def test_sums_of_a_class_without_samples_are_refused(make):
+def test_sums_of_a_class_without_samples_are_refused(make: Any) -> None:
     record = make("dense", b=put(C - 1, 0.5))
     refuses(record, "b must be zero for a class without samples")
 
 
-def make_archive():
+def make_archive() -> Any:
     buffer = io.BytesIO()
     np.savez(buffer, a=np.zeros(3))
     return buffer.getvalue()
 
 
-def make_npy(shape):
+def make_npy(shape: Any) -> Any:
     """Return the header of an array of the shape, without the data."""
     buffer = io.BytesIO()
     description = {"descr": "<f8", "fortran_order": False, "shape": shape}
@@ -235,26 +249,26 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("data", GARBAGE.values(), ids=GARBAGE.keys())
-def test_bytes_that_are_no_array_are_refused(make, form, data):
+def test_bytes_that_are_no_array_are_refused(make: Any, form: str, data: Any) -> None:
     for name in make(form):
         record = make(form)
         record[name] = Array("float64", (6, 6), "numpy.ndarray", data)
         refuses(record, f"Array '{name}' (can't be read|must be one array)")
 
 
-def test_arrays_of_another_serialisation_are_refused(make, form):
+def test_arrays_of_another_serialisation_are_refused(make: Any, form: str) -> None:
     record = make(form)
     record["header"] = Array("int64", (8,), "torch", record["header"].data)
     refuses(record, "Array 'header' can't be read: Unsupported")
 
 
-def test_fortran_order_is_read_as_any_other(make):
+def test_fortran_order_is_read_as_any_other(make: Any) -> None:
     one = unpack_statistics(make("dense"), (D, C))
     other = unpack_statistics(make("dense", A=np.asfortranarray), (D, C))
     assert torch.equal(one.A, other.A)
 
 
-def mutate(arrays, rng):
+def mutate(arrays: Any, rng: Any) -> None:
     """Change one thing about the arrays, at random, in place."""
     name = str(rng.choice(list(arrays)))
     array = arrays[name]
@@ -284,7 +298,9 @@ def mutate(arrays, rng):
 
 
 @pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")
-def test_mutated_records_are_refused_or_give_finite_statistics(make, form):
+def test_mutated_records_are_refused_or_give_finite_statistics(
+    make: Any, form: str
+) -> None:
     rng = np.random.default_rng(7)
     valid = {name: array.numpy() for name, array in make(form).items()}
     refused = 0
@@ -306,7 +322,9 @@ def test_mutated_records_are_refused_or_give_finite_statistics(make, form):
 
 
 @pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")
-def test_flipped_bytes_are_refused_or_give_finite_statistics(make, form):
+def test_flipped_bytes_are_refused_or_give_finite_statistics(
+    make: Any, form: str
+) -> None:
     rng = np.random.default_rng(8)
     for _ in range(500):
         record = make(form)

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,13 +17,13 @@ from fed3r_app.privacy.secagg.fixed_point import vector_length
 C = 4
 
 
-def draw(seed, n, d, largest=6.0):
+def draw(seed: int, n: int, d: int, largest: float = 6.0) -> Any:
     rng = np.random.default_rng(seed)
     Z = torch.from_numpy(rng.uniform(-largest, largest, size=(n, d)))
     return Z, torch.from_numpy(rng.integers(C, size=n))
 
 
-def grid(d, largest=6.0, samples=10_000, **options):
+def grid(d: int, largest: float = 6.0, samples: int = 10_000, **options: Any) -> Any:
     return FixedPointEncoding(FeatureMap(d, **options), largest, samples)
 
 
@@ -31,20 +32,22 @@ def grid(d, largest=6.0, samples=10_000, **options):
     # The last but two: 2 * 1 * 2^52 is 2^53, one too many; 1 * 2^52 would do.
     [(6, 1_000_000, 13), (1, 1_000_000, 16), (1, 2**13, 19), (1, 2**13 - 1, 20)],
 )
-def test_the_grid_is_the_finest_that_can_not_overflow(largest, samples, bits):
+def test_the_grid_is_the_finest_that_can_not_overflow(
+    largest: Any, samples: Any, bits: Any
+) -> None:
     assert grid(3, largest, samples).bits == bits
     assert samples * largest**2 * 4**bits < 2**53
     assert bits == 20 or samples * largest**2 * 4 ** (bits + 1) >= 2**53
 
 
-def test_a_bound_that_leaves_no_grid_is_refused():
+def test_a_bound_that_leaves_no_grid_is_refused() -> None:
     with pytest.raises(ValueError, match=r"must be < 2\^53, got 1000000 and 1e\+06"):
         grid(3, 1e6, 10**6)
 
 
 @settings(max_examples=30)
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 60), max_size=3))
-def test_integer_sums_are_the_plain_sums_bit_for_bit(seed, cuts):
+def test_integer_sums_are_the_plain_sums_bit_for_bit(seed: int, cuts: Any) -> None:
     Z, y = draw(seed, 60, 7)
     places = grid(7)
     pooled = RidgeStatistics.of(places.round(Z), y, C)
@@ -65,7 +68,7 @@ def test_integer_sums_are_the_plain_sums_bit_for_bit(seed, cuts):
     assert torch.equal(solve_ridge(plain, 0.1), solve_ridge(stats, 0.1))
 
 
-def test_sums_at_the_limit_are_still_exact():
+def test_sums_at_the_limit_are_still_exact() -> None:
     places = grid(2, 6.0, 3640)
     assert places.bits == 18
     Z = torch.full((3640, 2), -6.0)
@@ -75,7 +78,7 @@ def test_sums_at_the_limit_are_still_exact():
     assert float(stats.b[1, 0]) == -6 * 3640
 
 
-def test_rounding_is_to_the_nearest_or_towards_zero():
+def test_rounding_is_to_the_nearest_or_towards_zero() -> None:
     places = grid(1, 6.0, 1_000_000)
     unit = 2.0**-13
     Z = torch.tensor([[0.7 * unit], [-0.7 * unit], [6.0]])
@@ -84,7 +87,7 @@ def test_rounding_is_to_the_nearest_or_towards_zero():
     assert private.integers(Z).flatten().tolist() == [0, 0, 6 * 2**13]
 
 
-def test_features_of_a_fixed_norm_never_pass_it_on_the_grid():
+def test_features_of_a_fixed_norm_never_pass_it_on_the_grid() -> None:
     feature_map = FeatureMap(9, rf_dim=20, rf_sigma=2.0, norm=1.0)
     places = FixedPointEncoding.choose(feature_map, None, None, 10**6)
     assert places.max_feature == 1.0
@@ -92,7 +95,7 @@ def test_features_of_a_fixed_norm_never_pass_it_on_the_grid():
     assert float(rounded.norm(dim=1).max()) <= 1.0
 
 
-def test_scaling_can_be_undone():
+def test_scaling_can_be_undone() -> None:
     feature_map = FeatureMap(5, rf_dim=30, rf_sigma=2.0, intercept=True)
     places = FixedPointEncoding.choose(feature_map, None, None, 1000)
     Z, y = draw(1, 250, 5)
@@ -103,20 +106,20 @@ def test_scaling_can_be_undone():
 
 
 @pytest.mark.parametrize("value", [6.001, -7.0, math.inf, math.nan])
-def test_a_feature_beyond_the_largest_is_refused(value):
+def test_a_feature_beyond_the_largest_is_refused(value: Any) -> None:
     with pytest.raises(
         ValueError, match="within secagg-max-feature = 6, got one beyond"
     ):
         grid(1).integers(torch.tensor([[value]]))
 
 
-def test_a_bound_off_the_grid_is_never_passed_by_rounding():
+def test_a_bound_off_the_grid_is_never_passed_by_rounding() -> None:
     places = grid(1, 0.3, 2**30)
     units = places.integers(torch.tensor([[0.3], [-0.3]], dtype=torch.float64))
     assert float(units.abs().max()) <= 0.3 * 2**places.bits
 
 
-def test_a_client_with_more_samples_than_all_may_have_is_refused():
+def test_a_client_with_more_samples_than_all_may_have_is_refused() -> None:
     Z, y = draw(0, 11, 2)
     with pytest.raises(
         ValueError, match="at least the number of this client's samples, got 10"
@@ -124,7 +127,7 @@ def test_a_client_with_more_samples_than_all_may_have_is_refused():
         IntegerStatistics.of([(Z, y)], C, grid(2, samples=10))
 
 
-def test_cosines_travel_and_the_server_scales_them():
+def test_cosines_travel_and_the_server_scales_them() -> None:
     D = 30
     feature_map = FeatureMap(5, rf_dim=D, rf_sigma=2.0, intercept=True)
     places = FixedPointEncoding(feature_map, 1.0, 1000)
@@ -139,7 +142,7 @@ def test_cosines_travel_and_the_server_scales_them():
     assert float(scaled.A[-1, -1]) == 40
 
 
-def test_counts_that_do_not_fit_n_tell_a_sum_that_was_not_unmasked():
+def test_counts_that_do_not_fit_n_tell_a_sum_that_was_not_unmasked() -> None:
     Z, y = draw(0, 5, 2)
     vector = IntegerStatistics.of([(Z, y)], C, grid(2)).vector()
     vector[-1] += np.uint64(1)
@@ -147,14 +150,14 @@ def test_counts_that_do_not_fit_n_tell_a_sum_that_was_not_unmasked():
         IntegerStatistics.from_vector(vector, 2, C)
 
 
-def test_counts_that_add_up_to_n_only_modulo_2_64_are_refused():
+def test_counts_that_add_up_to_n_only_modulo_2_64_are_refused() -> None:
     vector = np.zeros(vector_length(2, C), dtype=np.uint64)
     vector[-1 - C : -1] = 2**62
     with pytest.raises(ValueError, match=f"add up to n = 0, got {2**64}"):
         IntegerStatistics.from_vector(vector, 2, C)
 
 
-def test_a_vector_takes_eight_bytes_a_value():
+def test_a_vector_takes_eight_bytes_a_value() -> None:
     Z, y = draw(0, 5, 6)
     vector = IntegerStatistics.of([(Z, y)], C, grid(6)).vector()
     assert vector.nbytes == 8 * (6 * 7 // 2 + 6 * C + C + 1)
@@ -164,7 +167,9 @@ def test_a_vector_takes_eight_bytes_a_value():
     ("place", "value", "name"),
     [(-2, -1, "counts"), (0, 2**62, "A"), (1, -(2**63), "A"), (5, 2**60, "b")],
 )
-def test_sums_that_no_features_on_the_grid_have_are_refused(place, value, name):
+def test_sums_that_no_features_on_the_grid_have_are_refused(
+    place: Any, value: Any, name: str
+) -> None:
     Z, y = draw(0, 5, 2)
     places = grid(2)
     vector = IntegerStatistics.of([(Z, y)], C, places).vector()

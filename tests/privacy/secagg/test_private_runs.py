@@ -1,6 +1,7 @@
 """Distributed differential privacy: the clients' noise is in every sum that is seen."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -10,18 +11,23 @@ from fed3r_app.core import FeatureMap
 from fed3r_app.errors import RunError
 from fed3r_app.privacy.gaussian import PrivacyBudget
 from fed3r_app.privacy.release import DistributedNoise
+from tests.harness.runs import AppRuns
 
-PRIVATE = {"dp_epsilon": 1.0, "dp_mode": "distributed", "ridge_lambda": "auto"}
+PRIVATE: dict[str, Any] = {
+    "dp_epsilon": 1.0,
+    "dp_mode": "distributed",
+    "ridge_lambda": "auto",
+}
 MAP = FeatureMap(64, norm=1.0)
 SIGMA = PrivacyBudget(1.0, 1e-5).distributed_sigma()
 
 
-def deviation(outcome, exact):
+def deviation(outcome: Any, exact: Any) -> float:
     """Return the deviation of what the run has added to the sums of the features."""
     return float((outcome.statistics.b - exact.b).std())
 
 
-def test_one_group_has_the_noise_of_its_survivors(run, plain):
+def test_one_group_has_the_noise_of_its_survivors(run: AppRuns, plain: Any) -> None:
     outcome = run(10, **PRIVATE)
     expected = SIGMA * math.sqrt(10 / 6)  # of ten, six are enough
     assert deviation(outcome, plain(range(10), 10, MAP)) == pytest.approx(
@@ -35,7 +41,9 @@ def test_one_group_has_the_noise_of_its_survivors(run, plain):
     assert outcome.summary["ridge_lambda"] == pytest.approx(lam)
 
 
-def test_the_noise_of_a_threshold_of_survivors_is_that_of_the_budget(run, plain):
+def test_the_noise_of_a_threshold_of_survivors_is_that_of_the_budget(
+    run: AppRuns, plain: Any
+) -> None:
     gone = {1, 4, 6, 8}
     outcome = run(
         10,
@@ -49,7 +57,7 @@ def test_the_noise_of_a_threshold_of_survivors_is_that_of_the_budget(run, plain)
     assert outcome.summary["differential_privacy"]["sigma"] == pytest.approx(SIGMA)
 
 
-def test_fewer_survivors_than_the_noise_is_for_are_never_unmasked(run):
+def test_fewer_survivors_than_the_noise_is_for_are_never_unmasked(run: AppRuns) -> None:
     gone = {0, 1, 4}  # two of five are left, and the noise is for three
     with pytest.raises(RunError, match=r"0 of 5 clients were counted"):
         run(
@@ -64,11 +72,13 @@ def test_fewer_survivors_than_the_noise_is_for_are_never_unmasked(run):
         noise.add_group(5, 6)
 
 
-def test_nobody_is_in_a_second_sum_where_the_first_may_still_be_unmasked(run):
+def test_nobody_is_in_a_second_sum_where_the_first_may_still_be_unmasked(
+    run: AppRuns,
+) -> None:
     """Three of five don't hear the last request; an answer may yet come late."""
     unheard = {(client, "query.unmask") for client in (0, 1, 2)}
 
-    def silent(client, kind):
+    def silent(client: Any, kind: str) -> Any:
         return "unheard" if (client, kind) in unheard else False
 
     with pytest.raises(RunError, match=r"0 of 5 clients were counted"):
@@ -76,7 +86,7 @@ def test_nobody_is_in_a_second_sum_where_the_first_may_still_be_unmasked(run):
     assert len(run.grid.of("query.keys")) == 5
 
 
-def test_each_group_has_noise_enough_of_its_own(run, plain):
+def test_each_group_has_noise_enough_of_its_own(run: AppRuns, plain: Any) -> None:
     outcome = run(20, **PRIVATE)
     assert outcome.summary["differential_privacy"]["sigma"] == pytest.approx(
         SIGMA * math.sqrt(2 * 10 / 6)
@@ -86,12 +96,14 @@ def test_each_group_has_noise_enough_of_its_own(run, plain):
     )
 
 
-def test_a_noisy_number_of_images_ends_no_run_whose_budget_is_spent(run):
+def test_a_noisy_number_of_images_ends_no_run_whose_budget_is_spent(
+    run: AppRuns,
+) -> None:
     outcome = run(5, secagg_max_samples=500, **PRIVATE)  # 1442 in all, 289 at a client
     assert outcome.summary["clients_counted"] == 5
 
 
-def test_digits_are_classified_well(run):
+def test_digits_are_classified_well(run: AppRuns) -> None:
     accuracies = [
         run(10, dp_epsilon=8.0, dp_mode="distributed", ridge_lambda="auto", run_name=n)
         for n in "abc"
@@ -100,8 +112,14 @@ def test_digits_are_classified_well(run):
 
 
 @pytest.mark.parametrize("method", ["fed3r", "fedncm", "fed3r-rf"])
-def test_with_hardly_any_noise_it_is_the_plain_sum(run, plain, method):
-    settings = {"dp_epsilon": 1e9, "dp_mode": "distributed", "method": method}
+def test_with_hardly_any_noise_it_is_the_plain_sum(
+    run: AppRuns, plain: Any, method: Any
+) -> None:
+    settings: dict[str, Any] = {
+        "dp_epsilon": 1e9,
+        "dp_mode": "distributed",
+        "method": method,
+    }
     feature_map = MAP
     if method == "fed3r-rf":
         settings |= {"rf_dim": 40, "rf_sigma": 3.0}
@@ -113,7 +131,7 @@ def test_with_hardly_any_noise_it_is_the_plain_sum(run, plain, method):
     assert torch.equal(outcome.statistics.counts, exact.counts)
 
 
-def test_nothing_that_depends_on_single_images_is_written_down(run):
+def test_nothing_that_depends_on_single_images_is_written_down(run: AppRuns) -> None:
     outcome = run(5, **PRIVATE)
     assert all(not e.digest and e.num_samples is None for e in outcome.ledger)
     lines = (outcome.directory / "metrics.jsonl").read_text()
@@ -127,8 +145,8 @@ def test_nothing_that_depends_on_single_images_is_written_down(run):
         ({"dp-mode": "central"}, "privacy must be 'none' with dp-epsilon"),
     ],
 )
-def test_noise_is_shared_only_where_sums_are_secret(settings, match):
-    config = DEFAULTS | {
+def test_noise_is_shared_only_where_sums_are_secret(settings: Any, match: str) -> None:
+    config: dict[str, Any] = DEFAULTS | {
         "privacy": "secagg",
         "dp-epsilon": 1.0,
         "dp-mode": "distributed",

@@ -1,6 +1,7 @@
 """The protocol between members and server, without Flower."""
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ STAGES = ("keys", "shares", "masked", "answer")
 LEVEL = 1e-10
 
 
-def vectors(size, seed=0):
+def vectors(size: Any, seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
     high = rng.integers(2**52, size=(size, LENGTH), dtype=np.int64)
     return (high - 2**51).view(np.uint64)
@@ -33,18 +34,18 @@ def vectors(size, seed=0):
 class Session:
     """Runs a group; ``drops`` maps a stage to the members silent from it on."""
 
-    def __init__(self, size, threshold, drops=None):
+    def __init__(self, size: Any, threshold: Any, drops: Any = None) -> None:
         self.group = Group([f"c{i}" for i in range(size)], threshold, LENGTH)
         self.members = {i: Member(self.group.attempt) for i in self.group.clients}
-        self.masked = {}
+        self.masked: dict[Any, Any] = {}
         self._drops = drops or {}
-        self._gone = set()
+        self._gone: set[Any] = set()
 
-    def present(self, stage, members):
+    def present(self, stage: Any, members: Any) -> Any:
         self._gone |= set(self._drops.get(stage, ()))
         return [i for i in sorted(members) if i not in self._gone]
 
-    def run(self, data):
+    def run(self, data: Any) -> Any:
         group = self.group
         for i in self.present("keys", self.members):
             group.take_keys(i, self.members[i].public_keys())
@@ -64,7 +65,7 @@ class Session:
 
 
 @pytest.mark.parametrize("size", [3, 4, 10])
-def test_masks_cancel_exactly(size):
+def test_masks_cancel_exactly(size: Any) -> None:
     data = vectors(size)
     threshold = group_threshold(size, 0.6)
     assert np.array_equal(Session(size, threshold).run(data), data.sum(axis=0))
@@ -72,7 +73,7 @@ def test_masks_cancel_exactly(size):
 
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("gone", [[1], [5], [3, 4]])
-def test_who_drops_out_at_any_stage_is_made_up_for(stage, gone):
+def test_who_drops_out_at_any_stage_is_made_up_for(stage: Any, gone: Any) -> None:
     data = vectors(5)
     session = Session(5, 3, {stage: gone})
     total = session.run(data)
@@ -82,7 +83,7 @@ def test_who_drops_out_at_any_stage_is_made_up_for(stage, gone):
     assert session.group.survivors == set(summed)
 
 
-def test_one_may_drop_out_at_each_stage():
+def test_one_may_drop_out_at_each_stage() -> None:
     data = vectors(10)
     drops = {stage: [2 * k + 1] for k, stage in enumerate(STAGES)}
     total = Session(10, 6, drops).run(data)
@@ -90,7 +91,7 @@ def test_one_may_drop_out_at_each_stage():
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_group_below_its_threshold_fails(stage):
+def test_a_group_below_its_threshold_fails(stage: Any) -> None:
     with pytest.raises(GroupFailed, match=r"only 3 of its group of 6 .* 4 are needed"):
         Session(6, 4, {stage: [1, 2, 3]}).run(vectors(6))
 
@@ -107,20 +108,24 @@ def test_a_group_below_its_threshold_fails(stage):
         (0, 3, []),
     ],
 )
-def test_groups_are_balanced_and_never_under_three(clients, wanted, sizes):
+def test_groups_are_balanced_and_never_under_three(
+    clients: Any, wanted: Any, sizes: Any
+) -> None:
     assert group_sizes(clients, wanted) == sizes
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 6, 7, 10, 11, 39])
 @pytest.mark.parametrize("share", [0.51, 0.6, 2 / 3, 1.0])
-def test_the_threshold_is_above_half_and_never_under_three(size, share):
+def test_the_threshold_is_above_half_and_never_under_three(
+    size: Any, share: Any
+) -> None:
     threshold = group_threshold(size, share)
     assert 3 <= threshold <= size
     assert threshold > size / 2
     assert threshold >= share * size - 1e-6
 
 
-def uniform_bytes(values):
+def uniform_bytes(values: Any) -> bool:
     """Return whether the bytes of some integers look uniform, at every place."""
     limit = chi2.isf(LEVEL / 8, 255)
     for place in values.view(np.uint8).reshape(-1, 8).T:
@@ -131,7 +136,7 @@ def uniform_bytes(values):
     return True
 
 
-def masks_of_one_client(attempts, length):
+def masks_of_one_client(attempts: Any, length: Any) -> Any:
     """Return what a client with the same small vector sends in several attempts."""
     group_size, sent = 3, []
     for _ in range(attempts):
@@ -146,19 +151,19 @@ def masks_of_one_client(attempts, length):
     return sent
 
 
-def test_a_masked_vector_is_uniform():
+def test_a_masked_vector_is_uniform() -> None:
     (sent,) = masks_of_one_client(1, 200_000)
     assert uniform_bytes(sent)
     assert not uniform_bytes(np.arange(200_000, dtype=np.uint64) % np.uint64(3))
 
 
-def test_two_attempts_share_no_mask():
+def test_two_attempts_share_no_mask() -> None:
     one, other = masks_of_one_client(2, 200_000)
     assert uniform_bytes(one - other)  # a shared mask would leave zeros or a pattern
     assert not np.intersect1d(one, other).size > 3  # chance: 200000^2 / 2^64 = 0.002
 
 
-def test_a_vector_that_came_too_late_stays_masked():
+def test_a_vector_that_came_too_late_stays_masked() -> None:
     """The server then knows the masking key, and still not the seed."""
     session = Session(5, 3)
     group, members = session.group, session.members
@@ -189,7 +194,7 @@ def test_a_vector_that_came_too_late_stays_masked():
     assert (bare - data[1]).max() > 2**60
 
 
-def test_the_servers_view_holds_no_secret():
+def test_the_servers_view_holds_no_secret() -> None:
     session = Session(5, 3, {"masked": [2]})
     session.run(vectors(5))
     group = session.group
@@ -208,7 +213,7 @@ def test_the_servers_view_holds_no_secret():
             assert secret not in seen
 
 
-def stage_two(size=4):
+def stage_two(size: int = 4) -> Any:
     group = Group([str(i) for i in range(size)], 3, LENGTH)
     members = {i: Member(group.attempt) for i in group.clients}
     for i, member in members.items():
@@ -216,7 +221,7 @@ def stage_two(size=4):
     return group, members
 
 
-def test_a_member_takes_each_step_once():
+def test_a_member_takes_each_step_once() -> None:
     group, members = stage_two()
     for i, member in members.items():
         group.take_shares(i, member.share(i, group.keys, 3))
@@ -228,13 +233,15 @@ def test_a_member_takes_each_step_once():
 
 
 @pytest.mark.parametrize("threshold", [1, 2, 5])
-def test_a_member_refuses_a_threshold_that_is_too_low_or_too_high(threshold):
+def test_a_member_refuses_a_threshold_that_is_too_low_or_too_high(
+    threshold: Any,
+) -> None:
     group, members = stage_two()
     with pytest.raises(ValueError, match="above half of the 4 members"):
         members[1].share(1, group.keys, threshold)
 
 
-def test_a_member_refuses_a_group_of_copies_or_without_itself():
+def test_a_member_refuses_a_group_of_copies_or_without_itself() -> None:
     group, members = stage_two()
     with pytest.raises(ValueError, match="must differ"):
         members[1].share(1, dict.fromkeys(group.keys, group.keys[1]), 3)
@@ -243,7 +250,9 @@ def test_a_member_refuses_a_group_of_copies_or_without_itself():
 
 
 @pytest.mark.parametrize("survivors", [[1, 2], [2, 3, 4], [1, 2, 3, 9]])
-def test_a_member_refuses_to_unmask_a_sum_of_few_or_of_strangers(survivors):
+def test_a_member_refuses_to_unmask_a_sum_of_few_or_of_strangers(
+    survivors: Any,
+) -> None:
     group, members = stage_two()
     for i, member in members.items():
         group.take_shares(i, member.share(i, group.keys, 3))
@@ -252,12 +261,12 @@ def test_a_member_refuses_to_unmask_a_sum_of_few_or_of_strangers(survivors):
         members[1].answer(survivors)
 
 
-def test_an_answer_never_holds_both_secrets_of_a_member():
+def test_an_answer_never_holds_both_secrets_of_a_member() -> None:
     with pytest.raises(ValueError, match="both secrets"):
         UnmaskAnswer({1: bytes(33)}, {1: bytes(33)})
 
 
-def test_a_share_that_was_changed_or_redirected_is_refused():
+def test_a_share_that_was_changed_or_redirected_is_refused() -> None:
     sealed = seal(bytes(32), b"share", b"1 to 2")
     assert unseal(bytes(32), sealed, b"1 to 2") == b"share"
     damaged = sealed[:-1] + bytes([sealed[-1] ^ 1])
@@ -271,7 +280,7 @@ def test_a_share_that_was_changed_or_redirected_is_refused():
             unseal(key, content, about)
 
 
-def test_wrong_shares_of_a_masking_key_are_noticed():
+def test_wrong_shares_of_a_masking_key_are_noticed() -> None:
     session = Session(5, 3, {"masked": [2]})
     session.run(vectors(5))
     group = session.group
@@ -281,6 +290,6 @@ def test_wrong_shares_of_a_masking_key_are_noticed():
         group.unmask()
 
 
-def test_keys_of_the_wrong_length_are_refused():
+def test_keys_of_the_wrong_length_are_refused() -> None:
     with pytest.raises(ValueError, match="32 bytes, got"):
         PublicKeys(b"short", bytes(32))

@@ -1,9 +1,12 @@
 """The whole app under secure aggregation: exact, whoever drops out."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 
 from fed3r_app import cli
 from fed3r_app.client_app import app as client_app
@@ -13,20 +16,21 @@ from fed3r_app.features.backbone import load_backbone
 from fed3r_app.privacy.secagg import IntegerStatistics
 from fed3r_app.runs.snapshots import save_snapshot
 from fed3r_app.wire import secagg as secure
+from tests.harness.runs import AppRuns
 
 STAGES = ("query.keys", "query.share", "query.masked", "query.unmask")
 
 
-def drop(*whom, kinds):
+def drop(*whom: Any, kinds: Any) -> Any:
     """Lose the replies of some clients to some requests, every time."""
     return lambda client, kind: client in whom and kind in kinds
 
 
-def once(whom, kinds, how=True):
+def once(whom: Any, kinds: Any, how: object = True) -> Any:
     """Lose the first reply of some clients to some requests, or the request."""
     left = {(client, kind) for client in whom for kind in kinds}
 
-    def silent(client, kind):
+    def silent(client: Any, kind: str) -> Any:
         if (client, kind) in left:
             left.discard((client, kind))
             return how
@@ -35,17 +39,24 @@ def once(whom, kinds, how=True):
     return silent
 
 
-def test_fifty_clients_give_the_plain_classifier_bit_for_bit(run, plain, assert_equal):
+def test_fifty_clients_give_the_plain_classifier_bit_for_bit(
+    run: AppRuns, plain: Any, assert_equal: Any
+) -> None:
     outcome = run(50)
     assert_equal(outcome, plain(range(50), 50))
     assert outcome.summary["clients_counted"] == 50
     assert outcome.summary["rounds"] == 1
-    sizes = [len(e.request["secagg"]["members"]) for e in outcome.grid.of(STAGES[1])]
+    sizes = [
+        len(e.request.config_records["secagg"]["members"])
+        for e in outcome.grid.of(STAGES[1])
+    ]
     assert sizes == [10] * 50
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_fifty_clients_with_dropouts_at_any_stage(run, plain, assert_equal, stage):
+def test_fifty_clients_with_dropouts_at_any_stage(
+    run: AppRuns, plain: Any, assert_equal: Any, stage: Any
+) -> None:
     """Of five groups of ten, some lose nobody, some one or two."""
     gone = {3, 11, 17, 29, 42}
     outcome = run(50, drop(*gone, kinds=[stage]), min_clients=40, max_retries=0)
@@ -55,7 +66,9 @@ def test_fifty_clients_with_dropouts_at_any_stage(run, plain, assert_equal, stag
     assert outcome.summary["clients_counted"] == len(summed)
 
 
-def test_clients_that_drop_out_at_all_stages_at_once(run, plain, assert_equal):
+def test_clients_that_drop_out_at_all_stages_at_once(
+    run: AppRuns, plain: Any, assert_equal: Any
+) -> None:
     lost = dict(zip((1, 12, 23, 34), STAGES, strict=True))
     outcome = run(
         50, lambda c, kind: lost.get(c) == kind, min_clients=40, max_retries=0
@@ -63,7 +76,9 @@ def test_clients_that_drop_out_at_all_stages_at_once(run, plain, assert_equal):
     assert_equal(outcome, plain(sorted(set(range(50)) - {1, 12, 23}), 50))
 
 
-def test_who_drops_out_is_asked_again_in_another_group(run, plain, assert_equal):
+def test_who_drops_out_is_asked_again_in_another_group(
+    run: AppRuns, plain: Any, assert_equal: Any
+) -> None:
     outcome = run(20, once([1, 5, 9], ["query.masked"]))
     assert_equal(outcome, plain(range(20), 20))
     assert outcome.summary["rounds"] == 2
@@ -71,8 +86,8 @@ def test_who_drops_out_is_asked_again_in_another_group(run, plain, assert_equal)
 
 
 def test_a_group_below_its_threshold_is_asked_again_with_new_keys(
-    run, plain, assert_equal
-):
+    run: AppRuns, plain: Any, assert_equal: Any
+) -> None:
     outcome = run(5, once([0, 1, 2], ["query.share"]))
     assert_equal(outcome, plain(range(5), 5))
     for client in range(5):
@@ -81,7 +96,7 @@ def test_a_group_below_its_threshold_is_asked_again_with_new_keys(
         assert one["masking"] != other["masking"]
 
 
-def test_two_attempts_of_a_client_share_no_mask(run):
+def test_two_attempts_of_a_client_share_no_mask(run: AppRuns) -> None:
     """The same images in two attempts: what was sent has nothing in common."""
     outcome = run(5, once([0, 1, 2], ["query.masked"]))
     sent = [
@@ -94,7 +109,9 @@ def test_two_attempts_of_a_client_share_no_mask(run):
     assert len(set((sent[0] - sent[1]).tolist())) == len(sent[0])
 
 
-def test_who_answered_in_vain_is_lost_and_said_to_be(run, tmp_path):
+def test_who_answered_in_vain_is_lost_and_said_to_be(
+    run: AppRuns, tmp_path: Path
+) -> None:
     """Three of five don't hear the last request: the others can't answer again."""
     unheard = once([0, 1, 2], ["query.unmask"], how="unheard")
     with pytest.raises(
@@ -109,45 +126,50 @@ def test_who_answered_in_vain_is_lost_and_said_to_be(run, tmp_path):
     assert ledger.count("lost: it answered the last request") == 2
 
 
-def test_an_answer_that_got_lost_is_not_given_again(run):
+def test_an_answer_that_got_lost_is_not_given_again(run: AppRuns) -> None:
     with pytest.raises(RunError, match="0 of 5 clients were counted"):
         run(5, once([0, 1, 2], ["query.unmask"]))
     refused = [e for e in run.grid.of("query.keys") if e.reply is None]
     assert {e.client for e in refused} == {0, 1, 2}
 
 
-def test_a_client_answers_the_last_request_once(run):
+def test_a_client_answers_the_last_request_once(run: AppRuns) -> None:
     outcome = run(3)
     assert len(outcome.grid.of("query.unmask")) == 3
-    context = next(iter(outcome.grid._contexts.values()))
+    context = next(iter(outcome.grid.contexts.values()))
     assert "secagg" not in context.state  # keys are deleted after
     # The mark is on disk, so that a node that starts anew still knows.
     context.state = RecordDict()
     request = Message(secure.pack_attempt("new"), context.node_id, "query.keys")
     reply = client_app(request, context)
     assert reply.has_error()
-    assert "does so once only" in reply.error.reason
+    assert "does so once only" in str(reply.error.reason)
 
 
-def test_a_node_that_restarts_between_requests_drops_out(run, plain, assert_equal):
-    def forget(client, kind, context):
-        if client == 2 and kind == "query.masked":
+def test_a_node_that_restarts_between_requests_drops_out(
+    run: AppRuns, plain: Any, assert_equal: Any
+) -> None:
+    def forget(message: Message, context: Context) -> None:
+        asked = context.node_config["partition-id"], message.metadata.message_type
+        if asked == (2, "query.masked"):
             context.state.clear()
 
     outcome = run(5, before=forget, min_clients=4, max_retries=0)
     assert_equal(outcome, plain([0, 1, 3, 4], 5))
 
 
-def test_rounds_take_whole_groups(run, plain, assert_equal):
+def test_rounds_take_whole_groups(run: AppRuns, plain: Any, assert_equal: Any) -> None:
     outcome = run(14, secagg_group=4, clients_per_round=2)
     assert_equal(outcome, plain(range(14), 14))
     assert outcome.summary["rounds"] == 4  # of 4, 4, 3 and 3 clients
 
 
-def test_the_sums_are_saved_after_each_round_not_after_each_group(run, monkeypatch):
+def test_the_sums_are_saved_after_each_round_not_after_each_group(
+    run: AppRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved = []
 
-    def save(path, snapshot):
+    def save(path: Path, snapshot: Any) -> None:
         saved.append(len(snapshot.contributions))
         save_snapshot(path, snapshot)
 
@@ -156,10 +178,12 @@ def test_the_sums_are_saved_after_each_round_not_after_each_group(run, monkeypat
     assert saved == [20, 40, 50, 50]  # and at the end
 
 
-def test_requests_without_images_load_no_backbone(run, monkeypatch):
+def test_requests_without_images_load_no_backbone(
+    run: AppRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
     loaded = []
 
-    def load(*arguments):
+    def load(*arguments: Any) -> Any:
         loaded.append(arguments)
         return load_backbone(*arguments)
 
@@ -168,30 +192,34 @@ def test_requests_without_images_load_no_backbone(run, monkeypatch):
     assert len(loaded) == len(grid.of("query.masked")) == 3
 
 
-def test_random_features_send_cosines(run, plain, assert_equal):
+def test_random_features_send_cosines(
+    run: AppRuns, plain: Any, assert_equal: Any
+) -> None:
     feature_map = FeatureMap(64, rf_dim=100, rf_sigma=3.0)
     outcome = run(8, method="fed3r-rf", rf_dim=100, rf_sigma=3.0)
     assert_equal(outcome, plain(range(8), 8, feature_map))
     assert outcome.summary["accuracy"] > 0.9
 
 
-def test_class_means_work_too(run, plain):
+def test_class_means_work_too(run: AppRuns, plain: Any) -> None:
     outcome = run(8, method="fedncm")
     expected = plain(range(8), 8)
     assert torch.equal(outcome.statistics.b, expected.b)
     assert torch.equal(outcome.weights, class_means(expected))
 
 
-def test_an_intercept_works_too(run, plain):
+def test_an_intercept_works_too(run: AppRuns, plain: Any) -> None:
     outcome = run(8, fit_intercept=True)
     expected = plain(range(8), 8, FeatureMap(64, intercept=True))
     assert torch.equal(outcome.statistics.A, expected.A)
 
 
 @pytest.mark.parametrize("method", ["fed3r", "fed3r-rf"])
-def test_a_run_that_goes_on_gives_the_same_bits(run, plain, assert_equal, method):
-    rf = {"method": method, "rf_dim": 90, "rf_sigma": 3.0}
-    settings = {"secagg_group": 4, "max_retries": 0, **rf}
+def test_a_run_that_goes_on_gives_the_same_bits(
+    run: AppRuns, plain: Any, assert_equal: Any, method: Any
+) -> None:
+    rf: dict[str, Any] = {"method": method, "rf_dim": 90, "rf_sigma": 3.0}
+    settings: dict[str, Any] = {"secagg_group": 4, "max_retries": 0, **rf}
     with pytest.raises(RunError, match=r"of 8 clients were counted; missing"):
         run(8, drop(0, 1, 2, kinds=["query.keys"]), **settings)
     outcome = run(8, resume=True, **settings)
@@ -199,17 +227,17 @@ def test_a_run_that_goes_on_gives_the_same_bits(run, plain, assert_equal, method
     assert_equal(outcome, plain(range(8), 8, feature_map))
 
 
-def test_fewer_than_three_clients_are_refused(run):
+def test_fewer_than_three_clients_are_refused(run: AppRuns) -> None:
     with pytest.raises(RunError, match="must be met by 3 clients or more, got 2"):
         run(2)
 
 
-def test_more_images_than_allowed_end_the_run(run):
+def test_more_images_than_allowed_end_the_run(run: AppRuns) -> None:
     with pytest.raises(RunError, match="secagg-max-samples must be at least"):
         run(5, secagg_max_samples=500)
 
 
-def test_features_beyond_the_largest_are_refused_by_the_client(run):
+def test_features_beyond_the_largest_are_refused_by_the_client(run: AppRuns) -> None:
     with pytest.raises(RunError, match=r"within secagg-max-feature = 0\.5, got one"):
         run(3, secagg_max_feature=0.5)
 
@@ -232,20 +260,22 @@ def test_features_beyond_the_largest_are_refused_by_the_client(run):
     ],
 )
 def test_settings_that_would_tell_of_single_clients_are_refused(
-    run, settings, sentence
-):
+    run: AppRuns, settings: Any, sentence: str
+) -> None:
     with pytest.raises(RunError, match=sentence):
         run(3, **settings)
 
 
-def test_nobody_can_be_taken_out_of_a_sum_over_a_group(run, capsys):
+def test_nobody_can_be_taken_out_of_a_sum_over_a_group(
+    run: AppRuns, capsys: pytest.CaptureFixture[str]
+) -> None:
     outcome = run(3)
     assert cli.main(["forget", str(outcome.directory), "1"]) == 1
     assert "a sum over a group can't be taken apart" in capsys.readouterr().err
     assert cli.main(["audit", str(outcome.directory)]) == 0
 
 
-def test_a_saved_run_can_be_solved_anew(run, plain):
+def test_a_saved_run_can_be_solved_anew(run: AppRuns, plain: Any) -> None:
     outcome = run(6, method="fed3r-rf", rf_dim=50, rf_sigma=3.0)
     W = outcome.weights
     assert cli.main(["solve", str(outcome.directory), "--ridge-lambda", "0.5"]) == 0
@@ -253,11 +283,11 @@ def test_a_saved_run_can_be_solved_anew(run, plain):
 
 
 @pytest.fixture
-def hostile(monkeypatch):
+def hostile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every client send a sum that no features can have."""
     honest = IntegerStatistics.vector
 
-    def send(self):
+    def send(self: Any) -> Any:
         vector = honest(self)
         vector[0] += np.uint64(2**60)
         return vector
@@ -266,7 +296,7 @@ def hostile(monkeypatch):
 
 
 @pytest.mark.usefixtures("hostile")
-def test_a_hostile_vector_is_noticed_in_the_sum_of_its_group(run):
+def test_a_hostile_vector_is_noticed_in_the_sum_of_its_group(run: AppRuns) -> None:
     """Which client it was nobody can tell: the group is lost, nothing is counted."""
     with pytest.raises(
         RunError,
@@ -276,7 +306,9 @@ def test_a_hostile_vector_is_noticed_in_the_sum_of_its_group(run):
 
 
 @pytest.mark.usefixtures("hostile")
-def test_who_is_in_a_sum_that_was_seen_and_refused_is_in_no_other(run, tmp_path):
+def test_who_is_in_a_sum_that_was_seen_and_refused_is_in_no_other(
+    run: AppRuns, tmp_path: Path
+) -> None:
     """Three of eight don't hear the last request; five are enough to see the sum."""
     with pytest.raises(RunError, match="0 of 8 clients were counted"):
         run(8, once([0, 1, 2], ["query.unmask"], how="unheard"))

@@ -2,6 +2,7 @@
 
 import itertools
 import secrets
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,20 +16,22 @@ from fed3r_app.privacy.secagg import crypto as shamir
     threshold=st.integers(1, 5),
     extra=st.integers(0, 3),
 )
-def test_any_t_of_n_shares_give_the_secret(secret, threshold, extra):
+def test_any_t_of_n_shares_give_the_secret(
+    secret: Any, threshold: Any, extra: Any
+) -> None:
     points = range(1, threshold + extra + 1)
     shares = shamir.split(secret, threshold, points)
     for chosen in itertools.combinations(points, threshold):
         assert shamir.combine(shares, shamir.lagrange_weights(chosen)) == secret
 
 
-def test_the_largest_secret_comes_back():
+def test_the_largest_secret_comes_back() -> None:
     secret = b"\xff" * 32
     shares = shamir.split(secret, 3, [2, 4, 9])
     assert shamir.combine(shares, shamir.lagrange_weights([2, 4, 9])) == secret
 
 
-def test_one_share_fewer_fits_every_secret():
+def test_one_share_fewer_fits_every_secret() -> None:
     """For any other secret there is a share at a new point that leads to it."""
     shares = shamir.split(secrets.token_bytes(32), 4, [1, 2, 3, 4])
     del shares[4]
@@ -41,7 +44,7 @@ def test_one_share_fewer_fits_every_secret():
         assert shamir.combine(completed, weights) == other
 
 
-def test_the_modulus_is_prime():
+def test_the_modulus_is_prime() -> None:
     """Miller and Rabin with 40 random bases: wrong once in 2^80."""
     odd, twos = shamir.PRIME - 1, 0
     while odd % 2 == 0:
@@ -53,6 +56,6 @@ def test_the_modulus_is_prime():
 
 
 @pytest.mark.parametrize("points", [[1, 2], [1, 2, 2], [0, 1, 2]])
-def test_points_that_give_the_secret_away_are_refused(points):
+def test_points_that_give_the_secret_away_are_refused(points: Any) -> None:
     with pytest.raises(ValueError, match="Points must be 3 or more"):
         shamir.split(bytes(32), 3, points)

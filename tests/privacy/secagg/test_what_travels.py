@@ -1,18 +1,22 @@
 """What the server sees of a client under secure aggregation."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from scipy.stats import chi2
 
 from fed3r_app.client_app import app as client_app
 from fed3r_app.core import FeatureMap
 from fed3r_app.wire import pack_feature_map
+from tests.harness.runs import AppRuns
 
 LEVEL = 1e-10
 
 
-def seen_of(grid, client):
+def seen_of(grid: Any, client: Any) -> Iterator[Any]:
     """Yield every value that a client's replies hold, and what others say of it."""
     for exchange in grid.exchanges:
         if exchange.reply is None:
@@ -25,7 +29,7 @@ def seen_of(grid, client):
                 yield array.data
 
 
-def test_a_masked_vector_is_uniform(run):
+def test_a_masked_vector_is_uniform(run: AppRuns) -> None:
     """Also where the vector itself is mostly zeros, in every byte's place."""
     outcome = run(3, image_size=24)
     for exchange in outcome.grid.of("query.masked"):
@@ -37,7 +41,7 @@ def test_a_masked_vector_is_uniform(run):
             assert statistic < chi2.isf(LEVEL / 24, 255)
 
 
-def test_replies_hold_nothing_but_the_protocol(run):
+def test_replies_hold_nothing_but_the_protocol(run: AppRuns) -> None:
     """No number of images, no metrics, no digest."""
     outcome = run(4)
     keys = {
@@ -55,12 +59,15 @@ def test_replies_hold_nothing_but_the_protocol(run):
     assert {entry.digest for entry in outcome.ledger} == {"group of 4"}
 
 
-def test_the_servers_view_of_a_dropped_client_holds_no_secret_of_it(run):
+def test_the_servers_view_of_a_dropped_client_holds_no_secret_of_it(
+    run: AppRuns,
+) -> None:
     """Client 2 shares its keys, masks its vector, and is not heard of again."""
-    secrets = {}
+    secrets: dict[Any, Any] = {}
 
-    def spy(client, kind, context):
-        if client == 2 and kind == "query.masked":
+    def spy(message: Message, context: Context) -> None:
+        asked = context.node_config["partition-id"], message.metadata.message_type
+        if asked == (2, "query.masked"):
             secrets.update(context.state["secagg"])
 
     outcome = run(
@@ -85,9 +92,9 @@ def test_the_servers_view_of_a_dropped_client_holds_no_secret_of_it(run):
 @pytest.mark.parametrize(
     "kind", ["train.statistics", "evaluate.statistics", "query.temperature", "train"]
 )
-def test_a_client_sends_nothing_in_the_clear(run, kind):
+def test_a_client_sends_nothing_in_the_clear(run: AppRuns, kind: str) -> None:
     grid = run(3).grid
-    context = next(iter(grid._contexts.values()))
+    context = next(iter(grid.contexts.values()))
     content = RecordDict(
         {
             "arrays": ArrayRecord(),
@@ -96,12 +103,12 @@ def test_a_client_sends_nothing_in_the_clear(run, kind):
     )
     reply = client_app(Message(content, context.node_id, kind), context)
     assert reply.has_error()
-    assert "nothing of a single client travels in the clear" in reply.error.reason
+    assert "nothing of a single client travels in the clear" in str(reply.error.reason)
 
 
-def test_a_hello_under_secagg_tells_no_sums(run):
+def test_a_hello_under_secagg_tells_no_sums(run: AppRuns) -> None:
     grid = run(3).grid
-    context = next(iter(grid._contexts.values()))
+    context = next(iter(grid.contexts.values()))
     content = RecordDict({"config": ConfigRecord({"moments": True})})
     reply = client_app(Message(content, context.node_id, "query.hello"), context)
     assert reply.has_error()

@@ -1,10 +1,11 @@
 """SGD at a client, against steps taken by hand."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fed3r_app.training.model import (
@@ -18,7 +19,7 @@ from fed3r_app.training.sgd import TrainingSettings, train
 N, D, C = 23, 5, 3
 
 
-def settings(**changes):
+def settings(**changes: Any) -> Any:
     values = {
         "epochs": 1,
         "batch_size": 8,
@@ -29,23 +30,23 @@ def settings(**changes):
     return TrainingSettings(**values | changes)
 
 
-def generator(seed=0):
+def generator(seed: int = 0) -> Any:
     return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture
-def samples():
+def samples() -> Any:
     Z = torch.randn(N, D, generator=generator())
     return Z, torch.randint(0, C, (N,), generator=generator(1))
 
 
 @pytest.fixture
-def linear():
+def linear() -> Any:
     arrays = random_classifier(D, C, intercept=True, seed=0)
     return SoftmaxModel(None, arrays["classifier.weight"], arrays["classifier.bias"])
 
 
-def network():
+def network() -> Any:
     """Return a small network with batch norm and dropout, on images of 4 x 4."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -55,13 +56,23 @@ def network():
         return SoftmaxModel(body, torch.randn(C, 4), None)
 
 
-def run(model, Z, y, how, names=None, correction=None, seed=0):
+def run(
+    model: Any,
+    Z: Tensor,
+    y: Tensor,
+    how: Any,
+    names: Any = None,
+    correction: Any = None,
+    seed: int = 0,
+) -> Any:
     places = dict(model.named_parameters())
     trained = {name: places[name] for name in names or places}
     return train(model, trained, Z.__getitem__, y, how, generator(seed), correction)
 
 
-def test_a_step_is_sgd_with_weight_decay_on_the_scaled_logits(linear, samples):
+def test_a_step_is_sgd_with_weight_decay_on_the_scaled_logits(
+    linear: Any, samples: Any
+) -> None:
     Z, y = samples
     expected = copy.deepcopy(linear)
     loss = cross_entropy(expected(Z) / 0.5, y)
@@ -74,7 +85,7 @@ def test_a_step_is_sgd_with_weight_decay_on_the_scaled_logits(linear, samples):
         torch.testing.assert_close(after, before - 0.1 * step)
 
 
-def test_the_correction_is_added_to_every_gradient(linear, samples):
+def test_the_correction_is_added_to_every_gradient(linear: Any, samples: Any) -> None:
     Z, y = samples
     plain = copy.deepcopy(linear)
     correction = {k: torch.ones_like(v) for k, v in linear.named_parameters()}
@@ -89,11 +100,13 @@ def test_the_correction_is_added_to_every_gradient(linear, samples):
     ("n", "batch_size", "steps"),
     [(23, 8, 3), (17, 8, 2), (16, 8, 2), (9, 8, 1), (1, 8, 1), (3, 1, 2), (0, 8, 0)],
 )
-def test_every_sample_is_seen_once_an_epoch(linear, samples, n, batch_size, steps):
+def test_every_sample_is_seen_once_an_epoch(
+    linear: Any, samples: Any, n: int, batch_size: Any, steps: Any
+) -> None:
     Z, y = samples[0][:n], samples[1][:n]
     seen = []
 
-    def read(batch):
+    def read(batch: Any) -> Any:
         seen.extend(batch.tolist())
         return Z[batch]
 
@@ -103,7 +116,7 @@ def test_every_sample_is_seen_once_an_epoch(linear, samples, n, batch_size, step
     assert sorted(seen[:n]) == sorted(seen[n:]) == list(range(n))
 
 
-def test_only_the_named_parameters_move(samples):
+def test_only_the_named_parameters_move(samples: Any) -> None:
     model, images = network(), torch.randn(6, 1, 4, 4, generator=generator())
     y = torch.arange(6) % C
     for names in (["classifier.weight"], ["backbone.0.weight", "backbone.1.bias"]):
@@ -115,7 +128,7 @@ def test_only_the_named_parameters_move(samples):
         assert moved == names
 
 
-def test_frozen_batch_norm_does_not_look_at_the_batch():
+def test_frozen_batch_norm_does_not_look_at_the_batch() -> None:
     model, images = network(), torch.randn(6, 1, 4, 4, generator=generator())
     before = {k: v.clone() for k, v in model.running_statistics().items()}
     run(model, images, torch.arange(6) % C, settings())
@@ -124,7 +137,9 @@ def test_frozen_batch_norm_does_not_look_at_the_batch():
 
 
 @pytest.mark.parametrize(("n", "batch_size"), [(1, 8), (2, 1), (9, 8), (3, 2)])
-def test_batches_of_one_small_image_train_with_batch_norm(n, batch_size):
+def test_batches_of_one_small_image_train_with_batch_norm(
+    n: int, batch_size: Any
+) -> None:
     model, images = network(), torch.randn(n, 1, 4, 4, generator=generator())
     how = settings(batch_size=batch_size, train_batch_norm=True)
     run(model, images, torch.arange(n) % C, how)
@@ -133,7 +148,7 @@ def test_batches_of_one_small_image_train_with_batch_norm(n, batch_size):
     assert follows == (n > 1)  # two in batches of one are one batch of two
 
 
-def test_training_draws_nothing_but_from_its_generator():
+def test_training_draws_nothing_but_from_its_generator() -> None:
     images, y = torch.randn(6, 1, 4, 4, generator=generator()), torch.arange(6) % C
     how, states = settings(train_batch_norm=True, epochs=3), []
     for seed in (1, 2):
@@ -145,7 +160,7 @@ def test_training_draws_nothing_but_from_its_generator():
         assert torch.equal(value, states[1][name]), name
 
 
-def test_a_loss_that_is_not_finite_stops_at_once(linear, samples):
+def test_a_loss_that_is_not_finite_stops_at_once(linear: Any, samples: Any) -> None:
     Z, y = samples
     with pytest.raises(
         ValueError, match=r"loss became nan after 0 steps with lr = 0\.1"
@@ -155,14 +170,14 @@ def test_a_loss_that_is_not_finite_stops_at_once(linear, samples):
         run(linear, Z, y, settings(lr=3e38, epochs=2, batch_size=N))
 
 
-def test_arrays_of_another_model_are_refused(linear):
+def test_arrays_of_another_model_are_refused(linear: Any) -> None:
     with pytest.raises(ValueError, match=r"'classifier.weight' must fit .*\(2, 2\)"):
         load_arrays(linear, {"classifier.weight": torch.zeros(2, 2)})
     with pytest.raises(ValueError, match=r"'other' must fit .* no such array"):
         load_arrays(linear, {"other": torch.zeros(2)})
 
 
-def test_a_digest_names_values_names_and_shapes():
+def test_a_digest_names_values_names_and_shapes() -> None:
     arrays = {"a": torch.arange(6.0), "b": torch.zeros(2)}
     digest = digest_arrays(arrays)
     assert digest_arrays(dict(reversed(arrays.items()))) == digest

@@ -1,0 +1,65 @@
+"""Images as features that cost nothing: their pixels at 8 x 8."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from fed3r_app.core import RidgeStatistics, solve_ridge
+from fed3r_app.data import load_dataset
+from fed3r_app.features.backbone import load_backbone
+from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.spec import BackboneSpec
+
+SIZE, LAM = 8, 0.5
+PIXELS: dict[str, Any] = {"backbone": "pixels", "image-size": SIZE}
+
+
+def pixels(
+    rows: Sequence[int] | np.ndarray[Any, Any] | None = None,
+    dataset: str = "digits",
+    data_path: str = "",
+    part: str = "train",
+) -> tuple[Tensor, Tensor]:
+    """Return the features (n, 64) and labels (n,) of images, all where no rows."""
+    images = getattr(load_dataset(dataset, data_path), part)
+    rows = np.arange(len(images)) if rows is None else np.asarray(rows)
+    backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
+    Z = extract_features(backbone, images, rows, device=torch.device("cpu"))
+    return Z, torch.from_numpy(images.labels[rows])
+
+
+def pooled(
+    dataset: str = "digits",
+    data_path: str = "",
+    rows: Sequence[int] | np.ndarray[Any, Any] | None = None,
+) -> Tensor:
+    """Return the ridge classifier of the training images at one place."""
+    num_classes = len(load_dataset(dataset, data_path).class_names)
+    Z, y = pixels(rows, dataset, data_path)
+    return solve_ridge(RidgeStatistics.of(Z, y, num_classes), LAM)
+
+
+def assert_close(W: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
+    assert float((W - expected).norm() / expected.norm()) <= tolerance
+
+
+def save_sides(folder: Path, parts: Mapping[str, Mapping[str, int]]) -> Path:
+    """Write so many images of each class of a part, bright left or right in turn."""
+    rng = np.random.default_rng(0)
+    for part, counts in parts.items():
+        for label, (name, count) in enumerate(counts.items()):
+            path = folder / part / name
+            path.mkdir(parents=True)
+            bright = slice(4 * (label % 2), 4 * (label % 2) + 4)
+            for i in range(count):
+                grey = rng.uniform(0, 100, size=(SIZE, SIZE))
+                grey[:, bright] += 100
+                Image.fromarray(grey.astype(np.uint8)).save(path / f"{i}.png")
+    return folder
