@@ -1,4 +1,8 @@
-"""A client's own images as features, read in chunks."""
+"""A client's features and labels, in chunks.
+
+Images are decoded in ``fed3r_app.data.images``; ``clients.node`` says how they become
+features.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client's side of secure aggregation, between Flower's messages."""
+"""Secure aggregation at a node: from Flower's messages to ``privacy.secagg.client``."""
 
 from __future__ import annotations
 

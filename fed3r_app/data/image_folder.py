@@ -1,6 +1,4 @@
-"""The checks on `data-path` that the data sets kept in files share.
-
-Images sorted into one folder per class: the data set `imagefolder`.
+"""Images sorted into one folder per class: the data set `imagefolder`.
 
 Layout: `data-path/train/<class>/…` and, optionally, `data-path/test/<class>/…`.
 Images may lie any number of folders deeper; other files are passed over.

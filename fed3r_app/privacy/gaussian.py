@@ -19,6 +19,7 @@ Gaussian mechanism's output, rounded, and has no digits beyond. Rounding the dat
 move neighbours further apart; ``release_sensitivity`` has that in it.
 
 ``PrivacyBudget`` says how much noise a budget asks for; ``secure_normals`` draws it.
+The shares that clients add under secure aggregation are in ``privacy.release``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""What a run has saved: the snapshot, the ledger, the contributions it keeps.
+"""What a run has saved, and its recovery after a crash.
 
-The snapshot is the truth. The ledger is written before it, so that nothing is ever in
-the statistics that is not in the ledger; the other way round, `load` sets it right.
+A run saves a snapshot, a ledger and the contributions it keeps. The snapshot is the
+truth. The ledger is written before it, so that nothing is ever in the statistics that
+is not in the ledger; the other way round, `load` sets it right.
 """
 
 from __future__ import annotations

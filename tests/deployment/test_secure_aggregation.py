@@ -6,18 +6,19 @@ from typing import Any
 import pytest
 import torch
 
-from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
-from fed3r_app.data import load_dataset, split_rows
-from fed3r_app.features.backbone import load_backbone
-from fed3r_app.features.extraction import extract_features
-from fed3r_app.features.spec import BackboneSpec
-from fed3r_app.privacy.secagg import FixedPointEncoding
+from fed3r_app.core import solve_ridge
+from tests.harness.pixels import (
+    LAM,
+    SIZE,
+    assert_same_statistics,
+    rounded_statistics,
+)
 
 # A run is five exchanges, each of which starts a process per node.
 _LONGEST = 900.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * _LONGEST)]
 
-SIZE, LAM, CLIENTS = 8, 0.5, 4
+CLIENTS = 4
 SETTINGS = {
     "backbone": "pixels",
     "image_size": SIZE,
@@ -41,20 +42,8 @@ def federation(deploy: Any) -> Any:
 
 def assert_plain(outcome: Any, clients: Any) -> None:
     """Check that the sums of some clients and W are the plain ones, to the bit."""
-    grid = FixedPointEncoding(FeatureMap(SIZE * SIZE), 1.0, 1_000_000)
-    dataset = load_dataset("digits", "")
-    backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
-    rows = split_rows(dataset, "iid", CLIENTS, 0.1, 0)
-    total = RidgeStatistics.zeros(SIZE * SIZE, 10)
-    for client in clients:
-        Z = extract_features(
-            backbone, dataset.train, rows[client], device=torch.device("cpu")
-        )
-        y = torch.from_numpy(dataset.train.labels[rows[client]])
-        total = total + RidgeStatistics.of(grid.round(Z), y, 10)
-    assert torch.equal(outcome.statistics.A, total.A)
-    assert torch.equal(outcome.statistics.b, total.b)
-    assert torch.equal(outcome.statistics.counts, total.counts)
+    total = rounded_statistics(clients, CLIENTS)
+    assert_same_statistics(outcome.statistics, total)
     torch.set_num_threads(1)  # as in the deployment
     assert torch.equal(outcome.weights, solve_ridge(total, LAM))
 

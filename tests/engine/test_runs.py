@@ -4,16 +4,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from fed3r_app.core import RidgeStatistics, solve_ridge
-from fed3r_app.data import load_dataset
-from fed3r_app.features.backbone import load_backbone
-from fed3r_app.features.extraction import extract_features
-from fed3r_app.features.spec import BackboneSpec
-from fed3r_app.runs.model_file import load_model
+from tests.harness.pixels import LAM, SIZE, assert_close, pixels, pooled
 
-SIZE, LAM = 8, 0.5
 # No images to speak of, and as exact as can be.
 EXACT = {
     "backbone": "pixels",
@@ -43,27 +36,6 @@ SUMMARY_KEYS = {
     "paper_upload_bytes",
     "seconds",
 }
-
-
-def pixels(images: Any) -> Any:
-    backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
-    rows = torch.arange(len(images)).numpy()
-    return extract_features(backbone, images, rows, device=torch.device("cpu"))
-
-
-def pooled() -> Any:
-    """Return the classifier of all training images at one place."""
-    train = load_dataset("digits", "").train
-    y = torch.from_numpy(train.labels.copy())
-    return solve_ridge(RidgeStatistics.of(pixels(train), y, 10), LAM)
-
-
-def model(outcome: Any) -> Any:
-    return load_model(outcome.directory / "model.safetensors")
-
-
-def difference(W: Tensor, expected: Any) -> float:
-    return float((W - expected).norm() / expected.norm())
 
 
 @pytest.fixture(scope="module")
@@ -124,20 +96,20 @@ def test_any_split_and_any_cohort_give_the_pooled_solution(
     )
     assert outcome.completed, outcome.output
     assert outcome.summary["clients_counted"] == num_clients
-    assert difference(model(outcome).W, pooled()) <= 1e-9
+    assert_close(outcome.weights, pooled())
 
 
 def test_float32_factors_give_the_same_predictions(engine: Any) -> None:
     settings = EXACT | {"upload_dtype": "float32", "client_evaluation": True}
     outcome = engine.run("float32", 4, **settings)
     assert outcome.completed, outcome.output
-    assert difference(model(outcome).W, pooled()) <= 1e-5
-    dataset = load_dataset("digits", "")
-    expected = (pixels(dataset.test).double() @ pooled()).argmax(dim=1)
-    assert torch.equal(model(outcome).scores(pixels(dataset.test)).argmax(1), expected)
+    assert_close(outcome.weights, pooled(), 1e-5)
+    Z, _ = pixels(part="test")
+    expected = (Z.double() @ pooled()).argmax(dim=1)
+    assert torch.equal(outcome.model.scores(Z).argmax(1), expected)
     # The clients' own images are the training images.
-    scores = model(outcome).scores(pixels(dataset.train))
-    right = scores.argmax(1) == torch.from_numpy(dataset.train.labels.copy())
+    Z, y = pixels()
+    right = outcome.model.scores(Z).argmax(1) == y
     assert outcome.summary["client_accuracy"] == float(right.double().mean())
 
 
@@ -147,7 +119,7 @@ def test_random_features_find_their_own_width(engine: Any) -> None:
     )
     assert outcome.completed, outcome.output
     assert outcome.summary["accuracy"] > 0.93  # 0.93 is what the pixels give
-    assert model(outcome).feature_map.rf_sigma == outcome.summary["rf_sigma"]
+    assert outcome.model.feature_map.rf_sigma == outcome.summary["rf_sigma"]
 
 
 def test_a_client_that_raises_is_asked_again(engine: Any, faulty_app: Any) -> None:
@@ -158,7 +130,7 @@ def test_a_client_that_raises_is_asked_again(engine: Any, faulty_app: Any) -> No
     assert "Client 1 failed" in outcome.output
     assert outcome.summary["clients_counted"] == 4
     assert outcome.summary["rounds"] == 3  # two, and one for who failed
-    assert difference(model(outcome).W, pooled()) <= 1e-9
+    assert_close(outcome.weights, pooled())
 
 
 def test_a_typo_does_not_start_a_run(engine: Any) -> None:

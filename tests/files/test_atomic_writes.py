@@ -4,28 +4,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fed3r_app.files import write_atomically
+from tests.harness.full_disk import KeepsOld
 
 
 @pytest.mark.parametrize("call", ["replace", "fsync"])
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Any
+    tmp_path: Path, keeps_old: KeepsOld, call: str
 ) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old")
-
-    def fail(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, call, fail)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomically(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
+    keeps_old(path, lambda: write_atomically(path, b"new"), call)
 
 
 def test_a_write_that_finds_no_room_leaves_the_old_file(tmp_path: Path) -> None:

@@ -11,10 +11,7 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fed3r_app.data import load_dataset
-from fed3r_app.features.backbone import load_backbone
-from fed3r_app.features.extraction import extract_features
-from fed3r_app.features.spec import BackboneSpec
+from tests.harness.pixels import pixels
 from tests.harness.runs import AppRuns
 
 GRID = [10 ** (step / 4) for step in range(-12, 5)]
@@ -28,12 +25,8 @@ LP: dict[str, Any] = {
 
 def pooled_losses(W: Tensor, temperatures: Any) -> Any:
     """Return the mean cross-entropy of all training images at some temperatures."""
-    train = load_dataset("digits", "").train
-    backbone = load_backbone(BackboneSpec("pixels", "none", 8))
-    rows = np.arange(len(train))
-    Z = extract_features(backbone, train, rows, device=torch.device("cpu")).double()
-    y = torch.from_numpy(train.labels.copy())
-    return [float(cross_entropy(Z @ W / t, y)) for t in temperatures]
+    Z, y = pixels()
+    return [float(cross_entropy(Z.double() @ W / t, y)) for t in temperatures]
 
 
 def request_of(outcome: Any) -> Any:
@@ -122,11 +115,8 @@ def test_a_softmax_step_is_that_of_the_scaled_logits(run: AppRuns) -> None:
     outcome = run(1, temperature=t, **settings)
     start = outcome.trained[0].sent()["classifier.weight"]
     x = torch.tensor(start, dtype=torch.float64, requires_grad=True)
-    train = load_dataset("digits", "").train
-    rows = np.arange(len(train))
-    backbone = load_backbone(BackboneSpec("pixels", "none", 8))
-    Z = extract_features(backbone, train, rows, device=torch.device("cpu")).double()
-    cross_entropy(Z @ x.T / t, torch.from_numpy(train.labels.copy())).backward()
+    Z, y = pixels()
+    cross_entropy(Z.double() @ x.T / t, y).backward()
     assert x.grad is not None
     expected = (x - lr * x.grad).detach()
     assert float((outcome.model.W.T - expected).abs().max()) <= 1e-6

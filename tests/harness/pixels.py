@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from fed3r_app.core import RidgeStatistics, solve_ridge
-from fed3r_app.data import load_dataset
+from fed3r_app.core import FeatureMap, RidgeStatistics, solve_ridge
+from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
 from fed3r_app.features.spec import BackboneSpec
+from fed3r_app.privacy.secagg import FixedPointEncoding
 
 SIZE, LAM = 8, 0.5
 PIXELS: dict[str, Any] = {"backbone": "pixels", "image-size": SIZE}
@@ -44,6 +45,33 @@ def pooled(
     num_classes = len(load_dataset(dataset, data_path).class_names)
     Z, y = pixels(rows, dataset, data_path)
     return solve_ridge(RidgeStatistics.of(Z, y, num_classes), LAM)
+
+
+def rounded_statistics(
+    clients: Iterable[int],
+    num_clients: int,
+    feature_map: FeatureMap | None = None,
+    max_samples: int = 1_000_000,
+) -> RidgeStatistics:
+    """Return the plain statistics of some clients' grid-rounded digits.
+
+    Summed client by client in float64, as a plain run would; then scaled.
+    """
+    feature_map = feature_map or FeatureMap(SIZE * SIZE)
+    grid = FixedPointEncoding(feature_map, 1.0, max_samples)
+    rows = split_rows(load_dataset("digits", ""), "iid", num_clients, 0.1, 0)
+    total = RidgeStatistics.zeros(feature_map.dim, 10)
+    for client in clients:
+        Z, y = pixels(rows[client])
+        total = total + RidgeStatistics.of(grid.round(feature_map(Z)), y, 10)
+    return grid.scaled(total)
+
+
+def assert_same_statistics(one: RidgeStatistics, other: RidgeStatistics) -> None:
+    """Compare two statistics bit for bit."""
+    assert torch.equal(one.A, other.A)
+    assert torch.equal(one.b, other.b)
+    assert torch.equal(one.counts, other.counts)
 
 
 def assert_close(W: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
-import torch
 from flwr.app import Context, Message
-from PIL import Image
-from torch import Tensor
 
-from fed3r_app.config import Value
-from fed3r_app.core import RidgeStatistics, solve_ridge
 from tests.harness.fixtures import app_runs
-from tests.harness.grid import Before, SpyGrid
-from tests.harness.pixels import LAM, PIXELS, SIZE
-from tests.harness.runs import AppRuns, Outcome
+from tests.harness.grid import Before
+from tests.harness.nodes import AtFirst, Federation
+from tests.harness.pixels import LAM, PIXELS
 
 EXACT = PIXELS | {
     "dataset": "local",
@@ -36,62 +29,6 @@ CLINICS = {
 }
 
 
-class Federation:
-    """Image folders of some clients, and runs on them."""
-
-    def __init__(self, home: Path, runs: AppRuns) -> None:
-        self.home = home
-        self._runs = runs
-        self.grid = SpyGrid()
-
-    def folder(self, client: str) -> Path:
-        return self.home / client
-
-    def add_images(
-        self, folder: Path, class_names: Iterable[str], seed: int = 0
-    ) -> None:
-        """Put an image into `folder` for each of the class names."""
-        rng = np.random.default_rng([seed, *str(folder.name).encode()])
-        for number, name in enumerate(class_names):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            grey = rng.integers(256, size=(SIZE, SIZE), dtype=np.uint8)
-            Image.fromarray(grey).save(folder / name / f"{seed}-{number}.png")
-
-    def node_config(self, client: str) -> dict[str, Value]:
-        return {"data-path": str(self.folder(client)), "client-id": client}
-
-    def make_grid(self, clients: Iterable[str], **settings: Any) -> SpyGrid:
-        self.run_config = self._runs.config(settings)
-        self.grid = SpyGrid(seed=None)
-        for number, client in enumerate(clients):
-            self.connect(101 + 7 * number, self.node_config(client))
-        return self.grid
-
-    def connect(self, node_id: int, node_config: Any) -> None:
-        self.grid.connect(node_id, node_config, self.run_config)
-
-    def restart(self, node_id: int, new_id: int) -> None:
-        """Let a node go and come back under another id."""
-        self.connect(new_id, self.grid.disconnect(node_id))
-
-    def run(
-        self, clients: Iterable[str] = (), grid: SpyGrid | None = None, **settings: Any
-    ) -> Outcome:
-        """Run the app on the nodes of some clients, or of a grid."""
-        grid = grid or self.make_grid(clients, **settings)
-        return self._runs.on(grid, self.run_config)
-
-    def pooled(self, folders: Iterable[Path], labels: Sequence[str]) -> Tensor:
-        """Return the ridge classifier of all images in some folders, (64, C)."""
-        rows, y = [], []
-        for folder in folders:
-            for path in sorted(folder.rglob("*.png")):
-                rows.append(np.asarray(Image.open(path)).reshape(-1) / np.float32(255))
-                y.append(labels.index(path.parent.name))
-        Z = torch.tensor(np.array(rows, dtype=np.float32))
-        return solve_ridge(RidgeStatistics.of(Z, torch.tensor(y), len(labels)), LAM)
-
-
 @pytest.fixture
 def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federation:
     made = Federation(tmp_path, app_runs(tmp_path, monkeypatch, EXACT))
@@ -101,7 +38,7 @@ def federation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Federation:
 
 
 @pytest.fixture
-def at_first() -> Callable[[str, Callable[[int], object]], Before]:
+def at_first() -> AtFirst:
     """Make a hook that calls an action ahead of the first request of a kind."""
 
     def make(kind: str, action: Callable[[int], object]) -> Before:

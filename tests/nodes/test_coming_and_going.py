@@ -6,13 +6,14 @@ import pytest
 from flwr.app import Context, Message
 
 from fed3r_app.errors import RunError
+from tests.harness.nodes import AtFirst, Federation
 
 LABELS = ("cat", "dog", "elk", "owl", "yak")
 STATISTICS = "train.statistics"
 
 
 @pytest.fixture
-def is_pooled(federation: Any) -> Any:
+def is_pooled(federation: Federation) -> Any:
     """Check that a run's classifier is that of some clients' pooled images."""
 
     def check(outcome: Any, clients: Any) -> None:
@@ -35,7 +36,7 @@ def keep_back(grid: Any, times: Any) -> None:
 
 
 def test_a_node_that_joins_during_the_run_takes_part(
-    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...], is_pooled: Any
 ) -> None:
     grid = federation.make_grid(clinics[:3], labels=",".join(LABELS))
     late = federation.node_config(clinics[3])
@@ -49,7 +50,7 @@ def test_a_node_that_joins_during_the_run_takes_part(
 
 
 def test_somebody_may_come_while_a_late_one_is_asked(
-    federation: Any, clinics: Any, is_pooled: Any
+    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
 ) -> None:
     grid = federation.make_grid(clinics[:2], labels=",".join(LABELS))
     waiting = [(900 + i, federation.node_config(c)) for i, c in enumerate(clinics[2:])]
@@ -63,7 +64,7 @@ def test_somebody_may_come_while_a_late_one_is_asked(
 
 
 def test_a_late_node_with_another_class_is_left_out_by_name(
-    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...], is_pooled: Any
 ) -> None:
     grid = federation.make_grid(clinics[:3])
     late = federation.node_config("clinic-10")  # the only one with a yak
@@ -74,7 +75,7 @@ def test_a_late_node_with_another_class_is_left_out_by_name(
 
 
 def test_resuming_takes_it_in_with_its_class(
-    federation: Any, clinics: Any, is_pooled: Any
+    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
 ) -> None:
     federation.run(clinics[:3])
     outcome = federation.run(clinics, resume=True)
@@ -83,7 +84,7 @@ def test_resuming_takes_it_in_with_its_class(
     assert kinds.count(STATISTICS) == 1, "only the new one is asked"
 
 
-def test_a_part_of_a_data_set_may_come_later_too(federation: Any) -> None:
+def test_a_part_of_a_data_set_may_come_later_too(federation: Federation) -> None:
     def grid(parts: Any, **settings: Any) -> Any:
         made = federation.make_grid([], dataset="digits", **settings)
         for part in parts:
@@ -96,7 +97,7 @@ def test_a_part_of_a_data_set_may_come_later_too(federation: Any) -> None:
 
 
 def test_the_flops_of_the_average_client_do_not_show_who_came_when(
-    federation: Any, clinics: Any
+    federation: Federation, clinics: tuple[str, ...]
 ) -> None:
     labels = ",".join(LABELS)
     whole = federation.run(clinics, run_name="whole", labels=labels)
@@ -107,7 +108,7 @@ def test_the_flops_of_the_average_client_do_not_show_who_came_when(
 
 
 def test_resuming_keeps_the_classes_of_those_who_are_gone(
-    federation: Any, clinics: Any, is_pooled: Any
+    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
 ) -> None:
     federation.run(clinics)
     outcome = federation.run(["clinic-a"], resume=True)
@@ -116,7 +117,7 @@ def test_resuming_keeps_the_classes_of_those_who_are_gone(
 
 
 def test_a_late_node_under_a_name_that_is_taken_is_left_out(
-    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...], is_pooled: Any
 ) -> None:
     grid = federation.make_grid(clinics)
     twin = federation.node_config("clinic-b")
@@ -127,7 +128,7 @@ def test_a_late_node_under_a_name_that_is_taken_is_left_out(
 
 
 def test_a_node_that_is_started_anew_is_asked_under_its_new_id(
-    federation: Any, at_first: Any, clinics: Any, is_pooled: Any
+    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...], is_pooled: Any
 ) -> None:
     grid = federation.make_grid(clinics, clients_per_round=1)
     restarted = []
@@ -146,7 +147,7 @@ def test_a_node_that_is_started_anew_is_asked_under_its_new_id(
 
 
 def test_a_node_that_restarts_between_hello_and_hello_is_one_client(
-    federation: Any, clinics: Any, is_pooled: Any
+    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
 ) -> None:
     grid = federation.make_grid(clinics, wait_for=4)
     last = max(grid.get_node_ids())
@@ -161,14 +162,16 @@ def test_a_node_that_restarts_between_hello_and_hello_is_one_client(
 
 
 def test_a_straggler_is_asked_again(
-    federation: Any, clinics: Any, is_pooled: Any
+    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
 ) -> None:
     grid = federation.make_grid(clinics, round_timeout=0.5)
     keep_back(grid, 1)
     is_pooled(federation.run(grid=grid), clinics)
 
 
-def test_a_node_that_stays_silent_is_named(federation: Any, clinics: Any) -> None:
+def test_a_node_that_stays_silent_is_named(
+    federation: Federation, clinics: tuple[str, ...]
+) -> None:
     grid = federation.make_grid(clinics, round_timeout=0.3, max_retries=1)
     keep_back(grid, 9)
     with pytest.raises(RunError, match=r"3 of 4 clients .* clinic-a.*no reply"):
@@ -176,7 +179,7 @@ def test_a_node_that_stays_silent_is_named(federation: Any, clinics: Any) -> Non
 
 
 def test_with_min_clients_a_silent_node_is_done_without(
-    federation: Any, clinics: Any, is_pooled: Any
+    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
 ) -> None:
     grid = federation.make_grid(
         clinics, round_timeout=0.3, max_retries=1, min_clients=3
@@ -187,6 +190,8 @@ def test_with_min_clients_a_silent_node_is_done_without(
     assert outcome.summary["missing_clients"] == ["clinic-a"]
 
 
-def test_too_few_nodes_end_in_a_sentence(federation: Any, clinics: Any) -> None:
+def test_too_few_nodes_end_in_a_sentence(
+    federation: Federation, clinics: tuple[str, ...]
+) -> None:
     with pytest.raises(RunError, match=r"Only 3 of 4 expected .* wait-for"):
         federation.run(clinics[:3], wait_for=4, round_timeout=0.5)

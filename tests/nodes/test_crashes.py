@@ -18,6 +18,7 @@ from fed3r_app.errors import RunError
 from fed3r_app.files import tensors, write_atomically
 from fed3r_app.runs import ledger
 from fed3r_app.runs.snapshots import load_snapshot
+from tests.harness.nodes import Federation
 from tests.harness.runs import Outcome
 
 ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
@@ -62,7 +63,7 @@ def dies_at(moment: Any, folder: Path, action: Any) -> Any:
     return process.exitcode == 0
 
 
-def assert_is_run_of(federation: Any, directory: Path, clients: Any) -> None:
+def assert_is_run_of(federation: Federation, directory: Path, clients: Any) -> None:
     model = Outcome(directory).model
     W = federation.pooled([federation.folder(client) for client in clients], LABELS)
     assert float((model.W - W).norm() / W.norm()) <= 1e-9
@@ -72,13 +73,13 @@ def assert_is_run_of(federation: Any, directory: Path, clients: Any) -> None:
     assert [path.name for path in directory.glob(".*")] in ([], [".lock"])
 
 
-def begin_or_go_on(federation: Any, **settings: Any) -> Any:
+def begin_or_go_on(federation: Federation, **settings: Any) -> Any:
     """Run, or resume where there is something to resume."""
     resume = (federation.home / "runs" / "it" / "config.json").exists()
     return federation.run(ALL, resume=resume, **SLOWLY, **settings).directory
 
 
-def asked_for_statistics(federation: Any) -> Any:
+def asked_for_statistics(federation: Federation) -> Any:
     return [node for node, kind in federation.grid.log if kind == "train.statistics"]
 
 
@@ -91,7 +92,9 @@ MANY = [moment for moment in range(1, 60) if moment not in FEW]
     "moment",
     [*FEW, *(pytest.param(moment, marks=pytest.mark.slow) for moment in MANY)],
 )
-def test_a_run_killed_at_any_moment_goes_on(federation: Any, moment: Any) -> None:
+def test_a_run_killed_at_any_moment_goes_on(
+    federation: Federation, moment: Any
+) -> None:
     folder = federation.home / "runs" / "it"
     dies_at(moment, folder, lambda: begin_or_go_on(federation) and None)
     saved = folder / "statistics.safetensors"
@@ -101,7 +104,7 @@ def test_a_run_killed_at_any_moment_goes_on(federation: Any, moment: Any) -> Non
     assert_is_run_of(federation, directory, ALL)
 
 
-def test_it_may_be_killed_again_and_again(federation: Any) -> None:
+def test_it_may_be_killed_again_and_again(federation: Federation) -> None:
     folder = federation.home / "runs" / "it"
     for moment in range(9, 40):  # a little later each time
         if dies_at(moment, folder, lambda: begin_or_go_on(federation) and None):
@@ -113,7 +116,7 @@ def test_it_may_be_killed_again_and_again(federation: Any) -> None:
 
 @pytest.mark.parametrize("moment", range(1, 12))
 def test_forgetting_killed_at_any_moment_is_done_by_asking_again(
-    federation: Any, moment: Any
+    federation: Federation, moment: Any
 ) -> None:
     directory = federation.run(ALL, **SLOWLY).directory
     command = ["forget", str(directory), "clinic-b"]
@@ -128,7 +131,7 @@ def test_forgetting_killed_at_any_moment_is_done_by_asking_again(
 
 @pytest.mark.parametrize("moment", range(1, 12))
 def test_replacing_killed_at_any_moment_is_done_by_asking_again(
-    federation: Any, moment: Any
+    federation: Federation, moment: Any
 ) -> None:
     directory = federation.run(ALL, **SLOWLY).directory
     federation.add_images(federation.folder("clinic-c"), ["owl", "cat"], seed=1)
@@ -158,7 +161,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["statistics", "clinic-c", "model"])
 def test_a_full_disk_ends_in_a_sentence_and_nothing_is_lost(
-    federation: Any, monkeypatch: pytest.MonkeyPatch, name: str
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     # clinic-c is the last to be asked with this seed, or nearly.
     with monkeypatch.context() as patch:
@@ -171,7 +174,7 @@ def test_a_full_disk_ends_in_a_sentence_and_nothing_is_lost(
 
 
 def test_a_disk_that_is_full_for_a_while_only_costs_a_warning(
-    federation: Any, monkeypatch: pytest.MonkeyPatch
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, left = write_atomically, [2]
 
@@ -187,7 +190,7 @@ def test_a_disk_that_is_full_for_a_while_only_costs_a_warning(
 
 
 def test_a_ledger_that_can_not_be_written_ends_the_run(
-    federation: Any, monkeypatch: pytest.MonkeyPatch
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(path: Path, values: Any, header: Any) -> None:
         raise OSError(28, "No space left on device")
@@ -208,7 +211,7 @@ def damage(path: Path, how: Any) -> None:
 
 @pytest.mark.parametrize("how", ["cut", "flipped"])
 def test_a_damaged_snapshot_falls_back_to_the_one_before(
-    federation: Any, how: Any
+    federation: Federation, how: Any
 ) -> None:
     directory = begin_or_go_on(federation)
     earlier = load_snapshot(directory / "statistics.earlier.safetensors")
@@ -219,7 +222,7 @@ def test_a_damaged_snapshot_falls_back_to_the_one_before(
     assert_is_run_of(federation, directory, ALL)
 
 
-def test_without_any_whole_snapshot_all_are_asked_again(federation: Any) -> None:
+def test_without_any_whole_snapshot_all_are_asked_again(federation: Federation) -> None:
     directory = begin_or_go_on(federation)
     for name in ("statistics", "statistics.earlier"):
         damage(directory / f"{name}.safetensors", "cut")
@@ -231,7 +234,7 @@ def test_without_any_whole_snapshot_all_are_asked_again(federation: Any) -> None
 
 
 def test_nobody_is_left_out_unsaid_when_all_snapshots_are_damaged(
-    federation: Any,
+    federation: Federation,
 ) -> None:
     directory = begin_or_go_on(federation)
     assert fed3r(["forget", str(directory), "clinic-a"]) == 0
@@ -242,7 +245,7 @@ def test_nobody_is_left_out_unsaid_when_all_snapshots_are_damaged(
     assert_is_run_of(federation, directory, [c for c in ALL if c != "clinic-a"])
 
 
-def test_a_ledger_that_is_lost_does_not_change_the_sums(federation: Any) -> None:
+def test_a_ledger_that_is_lost_does_not_change_the_sums(federation: Federation) -> None:
     directory = begin_or_go_on(federation)
     (directory / "ledger.jsonl").write_text("no line\nof a ledger\n")
     with pytest.raises(RunError, match="move it away: the statistics say who is"):

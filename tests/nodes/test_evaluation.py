@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from fed3r_app.errors import RunError
+from tests.harness.nodes import Federation
 
 PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "clinic-x": {"train": ("cat", "cat", "dog"), "test": ("dog",) * 9},
@@ -17,7 +18,7 @@ PARTS: dict[str, dict[str, tuple[str, ...]]] = {
 
 
 @pytest.fixture
-def parted(federation: Any) -> Any:
+def parted(federation: Federation) -> Federation:
     for client, parts in PARTS.items():
         for part, class_names in parts.items():
             federation.add_images(federation.folder(client) / part, class_names)
@@ -36,7 +37,7 @@ def count_correct(model: Any, folders: Any) -> Any:
     return correct, total
 
 
-def test_the_nodes_test_images_are_counted_together(parted: Any) -> None:
+def test_the_nodes_test_images_are_counted_together(parted: Federation) -> None:
     outcome = parted.run(PARTS)
     summary = outcome.summary
     folders = [parted.folder(client) / "test" for client in PARTS]
@@ -45,14 +46,14 @@ def test_the_nodes_test_images_are_counted_together(parted: Any) -> None:
     assert summary["accuracy"] == summary["client_accuracy"] == correct / total
 
 
-def test_three_exchanges_are_all_it_takes(parted: Any) -> None:
+def test_three_exchanges_are_all_it_takes(parted: Federation) -> None:
     parted.run(PARTS)
     kinds = [kind for _, kind in parted.grid.log]
     assert kinds.count("query.hello") == kinds.count("train.statistics") == 3
     assert kinds.count("evaluate.statistics") == 2, "only nodes with test images"
 
 
-def test_test_images_are_not_trained_on(parted: Any) -> None:
+def test_test_images_are_not_trained_on(parted: Federation) -> None:
     outcome = parted.run(PARTS)
     train = [parted.folder(client) / "train" for client in PARTS]
     W = parted.pooled(train, ["cat", "dog", "owl"])
@@ -61,7 +62,7 @@ def test_test_images_are_not_trained_on(parted: Any) -> None:
 
 
 def test_a_folder_at_the_server_gives_an_accuracy_too(
-    federation: Any, clinics: Any
+    federation: Federation, clinics: tuple[str, ...]
 ) -> None:
     held_out = federation.home / "held-out"
     federation.add_images(held_out, ("cat", "yak", "owl", "elk"))
@@ -71,7 +72,7 @@ def test_a_folder_at_the_server_gives_an_accuracy_too(
 
 
 def test_test_images_of_a_class_that_nobody_has_are_refused(
-    federation: Any, clinics: Any
+    federation: Federation, clinics: tuple[str, ...]
 ) -> None:
     held_out = federation.home / "held-out"
     federation.add_images(held_out, ("newt",))
@@ -80,7 +81,7 @@ def test_test_images_of_a_class_that_nobody_has_are_refused(
 
 
 def test_without_test_images_the_training_images_are_asked_for_only_on_request(
-    federation: Any, clinics: Any
+    federation: Federation, clinics: tuple[str, ...]
 ) -> None:
     plain = federation.run(clinics).summary
     asked = federation.run(clinics, client_evaluation=True, run_name="asked").summary

@@ -5,12 +5,14 @@ from typing import Any
 import pytest
 import torch
 
+from tests.harness.nodes import AtFirst, Federation
+
 LABELS = "cat,dog,elk,owl,yak"
 LP: dict[str, Any] = {"finetune": "lp", "lr": 0.01, "labels": LABELS, "max_retries": 0}
 
 
 @pytest.fixture
-def asked(federation: Any) -> Any:
+def asked(federation: Federation) -> Any:
     """Return how often each kind of request was asked in the last run."""
 
     def count() -> Any:
@@ -21,7 +23,7 @@ def asked(federation: Any) -> Any:
 
 
 def test_who_comes_between_two_parts_is_not_in_the_fine_tuning(
-    federation: Any, clinics: Any, asked: Any
+    federation: Federation, clinics: tuple[str, ...], asked: Any
 ) -> None:
     first = clinics[:3]
     whole = federation.run(first, run_name="whole", rounds=2, **LP)
@@ -34,7 +36,7 @@ def test_who_comes_between_two_parts_is_not_in_the_fine_tuning(
 
 
 def test_a_client_that_is_gone_when_the_fine_tuning_goes_on_is_done_without(
-    federation: Any, clinics: Any, asked: Any
+    federation: Federation, clinics: tuple[str, ...], asked: Any
 ) -> None:
     federation.run(clinics, rounds=1, **LP)
     outcome = federation.run(clinics[1:], rounds=2, resume=True, **LP)
@@ -46,7 +48,7 @@ ONE_BY_ONE: dict[str, Any] = LP | {"clients_per_round": 1, "rounds": 12}
 
 
 def test_a_node_that_is_started_anew_trains_on_under_its_new_id(
-    federation: Any, at_first: Any, clinics: Any
+    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...]
 ) -> None:
     whole = federation.run(clinics, run_name="whole", **ONE_BY_ONE)
     grid = federation.make_grid(clinics, **ONE_BY_ONE)
@@ -64,7 +66,7 @@ def test_a_node_that_is_started_anew_trains_on_under_its_new_id(
 
 
 def test_who_joins_a_fine_tuning_is_not_asked_to_train(
-    federation: Any, at_first: Any, clinics: Any
+    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...]
 ) -> None:
     first = clinics[:3]
     whole = federation.run(first, run_name="whole", **ONE_BY_ONE)

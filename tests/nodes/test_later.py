@@ -16,6 +16,7 @@ from fed3r_app.runs.contributions import contribution_path, save_contribution
 from fed3r_app.runs.model_file import load_model, save_model
 from fed3r_app.runs.snapshots import save_snapshot
 from fed3r_app.wire import pack_statistics
+from tests.harness.nodes import Federation
 from tests.harness.runs import Outcome
 
 ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
@@ -27,7 +28,7 @@ def without(*clients: Any) -> Any:
 
 
 def assert_model_of(
-    federation: Any, directory: Path, clients: Any, labels: Any = LABELS
+    federation: Federation, directory: Path, clients: Any, labels: Any = LABELS
 ) -> None:
     """Check that the model is that of a run that only ever had these clients."""
     model = Outcome(directory).model
@@ -42,19 +43,19 @@ def history(directory: Path) -> Any:
     return [(entry.client, entry.outcome) for entry in entries]
 
 
-def asked(federation: Any) -> Any:
+def asked(federation: Federation) -> Any:
     """Return how often each kind of request was asked."""
     kinds = [kind for _, kind in federation.grid.log]
     return {kind: kinds.count(kind) for kind in kinds}
 
 
-def resume(federation: Any, clients: Any, **settings: Any) -> Any:
+def resume(federation: Federation, clients: Any, **settings: Any) -> Any:
     return federation.run(clients, resume=True, **settings).directory
 
 
 @pytest.mark.parametrize("client", ALL)
 def test_forgetting_a_kept_contribution_is_never_having_had_it(
-    federation: Any, client: Any
+    federation: Federation, client: Any
 ) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     shutil.rmtree(federation.folder(client))  # it need not be there
@@ -67,7 +68,7 @@ def test_forgetting_a_kept_contribution_is_never_having_had_it(
 
 
 def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(
-    federation: Any,
+    federation: Federation,
 ) -> None:
     directory = federation.run(ALL).directory
     assert not (directory / "contributions").exists()
@@ -78,7 +79,9 @@ def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_a_client_that_has_other_data_by_now_is_not_forgotten(federation: Any) -> None:
+def test_a_client_that_has_other_data_by_now_is_not_forgotten(
+    federation: Federation,
+) -> None:
     directory = federation.run(ALL).directory
     federation.add_images(federation.folder("clinic-b"), ["owl"], seed=1)
     with pytest.raises(RunError, match=r"Client clinic-b must have the data .*digest"):
@@ -89,7 +92,9 @@ def test_a_client_that_has_other_data_by_now_is_not_forgotten(federation: Any) -
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation: Any) -> None:
+def test_who_is_forgotten_is_not_asked_again_unless_admitted(
+    federation: Federation,
+) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     fed3r(["forget", str(directory), "clinic-a"])
     resume(federation, ALL, keep_contributions=True)
@@ -103,7 +108,9 @@ def test_who_is_forgotten_is_not_asked_again_unless_admitted(federation: Any) ->
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_adding_a_client_is_having_had_it_from_the_start(federation: Any) -> None:
+def test_adding_a_client_is_having_had_it_from_the_start(
+    federation: Federation,
+) -> None:
     first = without("clinic-10", "clinic-c")
     directory = federation.run(first).directory
     assert Outcome(directory).model.class_names == ("cat", "dog", "owl")
@@ -115,7 +122,7 @@ def test_adding_a_client_is_having_had_it_from_the_start(federation: Any) -> Non
 
 
 def test_those_counted_before_are_among_the_least_number_of_clients(
-    federation: Any,
+    federation: Federation,
 ) -> None:
     directory = federation.run(without("clinic-c"), min_clients=3).directory
     resume(federation, ["clinic-c"], min_clients=3)  # the others have gone home
@@ -124,7 +131,9 @@ def test_those_counted_before_are_among_the_least_number_of_clients(
         resume(federation, ["clinic-c"], min_clients=5)
 
 
-def test_classes_that_came_later_do_not_confuse_what_was_kept(federation: Any) -> None:
+def test_classes_that_came_later_do_not_confuse_what_was_kept(
+    federation: Federation,
+) -> None:
     federation.run(without("clinic-10"), keep_contributions=True)
     directory = resume(federation, ALL, keep_contributions=True)
     assert fed3r(["audit", str(directory)]) == 0
@@ -133,7 +142,7 @@ def test_classes_that_came_later_do_not_confuse_what_was_kept(federation: Any) -
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_replacing_is_forgetting_and_adding_in_one(federation: Any) -> None:
+def test_replacing_is_forgetting_and_adding_in_one(federation: Federation) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     federation.add_images(federation.folder("clinic-c"), ["owl", "cat"], seed=1)
     resume(federation, ALL, keep_contributions=True)
@@ -146,13 +155,15 @@ def test_replacing_is_forgetting_and_adding_in_one(federation: Any) -> None:
     assert_model_of(federation, directory, without("clinic-c"))
 
 
-def test_what_was_not_kept_can_not_be_replaced(federation: Any) -> None:
+def test_what_was_not_kept_can_not_be_replaced(federation: Federation) -> None:
     federation.run(ALL)
     with pytest.raises(RunError, match="keep-contributions was false"):
         resume(federation, ALL, replace="clinic-c")
 
 
-def test_features_of_other_settings_do_not_replace_anything(federation: Any) -> None:
+def test_features_of_other_settings_do_not_replace_anything(
+    federation: Federation,
+) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     federation.add_images(federation.folder("clinic-c"), ["owl"], seed=1)
     with pytest.raises(
@@ -163,7 +174,7 @@ def test_features_of_other_settings_do_not_replace_anything(federation: Any) -> 
     assert fed3r(["audit", str(directory)]) == 0
 
 
-def test_all_can_be_forgotten_and_come_back(federation: Any) -> None:
+def test_all_can_be_forgotten_and_come_back(federation: Federation) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     for client in ALL:
         assert fed3r(["forget", str(directory), client]) == 0
@@ -190,7 +201,10 @@ def test_all_can_be_forgotten_and_come_back(federation: Any) -> None:
     ],
 )
 def test_wrong_arguments_end_in_one_sentence(
-    federation: Any, capsys: pytest.CaptureFixture[str], arguments: Any, sentence: str
+    federation: Federation,
+    capsys: pytest.CaptureFixture[str],
+    arguments: Any,
+    sentence: str,
 ) -> None:
     directory = federation.run(ALL).directory
     command, *others = arguments
@@ -211,7 +225,7 @@ def test_a_folder_that_is_no_run_is_named(
 
 
 def test_solving_again_needs_no_client(
-    federation: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    federation: Federation, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     directory = federation.run(ALL).directory
     assert fed3r(["solve", str(directory), "--ridge-lambda", "3"]) == 0
@@ -227,7 +241,7 @@ def test_solving_again_needs_no_client(
 
 
 def test_test_images_at_the_server_give_an_accuracy(
-    federation: Any, capsys: pytest.CaptureFixture[str]
+    federation: Federation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for client in ALL:
         shutil.copytree(
@@ -245,7 +259,7 @@ def test_test_images_at_the_server_give_an_accuracy(
 
 
 def test_a_run_at_work_is_left_alone(
-    federation: Any, capsys: pytest.CaptureFixture[str]
+    federation: Federation, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[Any] = []
     federation.make_grid(ALL)
@@ -334,7 +348,7 @@ def cut_sums(directory: Path) -> None:
     ],
 )
 def test_the_audit_finds_every_disagreement(
-    federation: Any, capsys: pytest.CaptureFixture[str], damage: Any
+    federation: Federation, capsys: pytest.CaptureFixture[str], damage: Any
 ) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     assert fed3r(["audit", str(directory)]) == 0
@@ -346,7 +360,7 @@ def test_the_audit_finds_every_disagreement(
 
 
 def test_another_contribution_in_the_place_of_a_kept_one_is_found(
-    federation: Any,
+    federation: Federation,
 ) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     sums, folder = Outcome(directory).snapshot, directory / "contributions"
@@ -362,7 +376,7 @@ def test_another_contribution_in_the_place_of_a_kept_one_is_found(
 
 @pytest.mark.parametrize("later", [False, True], ids=["from the start", "added later"])
 def test_a_fine_tuned_run_says_why_it_can_not_forget(
-    federation: Any, capsys: pytest.CaptureFixture[str], later: Any
+    federation: Federation, capsys: pytest.CaptureFixture[str], later: Any
 ) -> None:
     kept: dict[str, Any] = {"keep_contributions": True}
     if later:

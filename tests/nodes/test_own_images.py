@@ -7,6 +7,7 @@ from flwr.app import Message
 
 from fed3r_app.cli import main as fed3r
 from fed3r_app.errors import RunError
+from tests.harness.nodes import Federation
 
 LABELS = ("cat", "dog", "elk", "owl", "yak")
 
@@ -16,7 +17,7 @@ def distance(one: Any, other: Any) -> float:
 
 
 def test_the_classifier_is_that_of_the_pooled_images(
-    federation: Any, clinics: Any
+    federation: Federation, clinics: tuple[str, ...]
 ) -> None:
     outcome = federation.run(clinics)
     model, summary = outcome.model, outcome.summary
@@ -29,7 +30,7 @@ def test_the_classifier_is_that_of_the_pooled_images(
 
 
 def test_two_exchanges_with_everybody_at_once_are_all_it_takes(
-    federation: Any, clinics: Any
+    federation: Federation, clinics: tuple[str, ...]
 ) -> None:
     federation.run(clinics)
     assert federation.grid.kinds == ["query.hello", "train.statistics"]
@@ -38,7 +39,7 @@ def test_two_exchanges_with_everybody_at_once_are_all_it_takes(
 
 @pytest.mark.parametrize("wave", [1, 3])
 def test_waves_of_a_given_size_give_the_same(
-    federation: Any, clinics: Any, wave: Any
+    federation: Federation, clinics: tuple[str, ...], wave: Any
 ) -> None:
     outcome = federation.run(clinics, clients_per_round=wave)
     folders = [federation.folder(client) for client in clinics]
@@ -46,7 +47,9 @@ def test_waves_of_a_given_size_give_the_same(
     assert distance(outcome.model.W, federation.pooled(folders, LABELS)) <= 1e-9
 
 
-def test_the_order_of_the_nodes_does_not_show(federation: Any, clinics: Any) -> None:
+def test_the_order_of_the_nodes_does_not_show(
+    federation: Federation, clinics: tuple[str, ...]
+) -> None:
     one = federation.run(clinics)
     other = federation.run(clinics[::-1], run_name="other")
     assert one.model.class_names == other.model.class_names
@@ -54,7 +57,7 @@ def test_the_order_of_the_nodes_does_not_show(federation: Any, clinics: Any) -> 
 
 
 def test_the_model_predicts_class_names(
-    federation: Any, clinics: Any, capsys: pytest.CaptureFixture[str]
+    federation: Federation, clinics: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcome = federation.run(clinics)
     image = next((federation.folder("clinic-c") / "elk").iterdir())
@@ -64,7 +67,7 @@ def test_the_model_predicts_class_names(
 
 
 def test_given_labels_fix_the_numbers_of_the_classes(
-    federation: Any, clinics: Any
+    federation: Federation, clinics: tuple[str, ...]
 ) -> None:
     labels = ("yak", "cat", "newt", "dog", "elk", "owl")
     outcome = federation.run(clinics, labels=" yak,cat, newt,dog,elk,owl")
@@ -76,7 +79,7 @@ def test_given_labels_fix_the_numbers_of_the_classes(
 
 
 def test_with_given_labels_no_node_tells_its_classes(
-    federation: Any, clinics: Any
+    federation: Federation, clinics: tuple[str, ...]
 ) -> None:
     grid = federation.make_grid(clinics, labels="cat,dog,elk,owl,yak")
     told = []
@@ -95,7 +98,7 @@ def test_with_given_labels_no_node_tells_its_classes(
 
 
 def test_a_class_that_is_not_among_the_labels_is_refused_by_name(
-    federation: Any, clinics: Any
+    federation: Federation, clinics: tuple[str, ...]
 ) -> None:
     with pytest.raises(RunError, match=r"Client clinic-c: the classes .* 'elk'"):
         federation.run(clinics, labels="cat,dog,owl,yak")
@@ -103,7 +106,7 @@ def test_a_class_that_is_not_among_the_labels_is_refused_by_name(
 
 
 def test_with_min_clients_the_others_go_on_without_it(
-    federation: Any, clinics: Any
+    federation: Federation, clinics: tuple[str, ...]
 ) -> None:
     outcome = federation.run(clinics, labels="cat,dog,owl,yak", min_clients=3)
     folders = [federation.folder(c) for c in clinics if c != "clinic-c"]
@@ -122,7 +125,7 @@ def test_with_min_clients_the_others_go_on_without_it(
     ],
 )
 def test_a_node_without_data_is_told_in_a_sentence(
-    federation: Any, clinics: Any, node_config: Any, sentence: str
+    federation: Federation, clinics: tuple[str, ...], node_config: Any, sentence: str
 ) -> None:
     grid = federation.make_grid(clinics)
     federation.connect(999, node_config)
@@ -130,14 +133,16 @@ def test_a_node_without_data_is_told_in_a_sentence(
         federation.run(grid=grid)
 
 
-def test_an_empty_folder_is_a_node_without_data(federation: Any, clinics: Any) -> None:
+def test_an_empty_folder_is_a_node_without_data(
+    federation: Federation, clinics: tuple[str, ...]
+) -> None:
     (federation.folder("empty") / "cat").mkdir(parents=True)
     with pytest.raises(RunError, match="Client empty: data-path must hold images"):
         federation.run([*clinics, "empty"])
 
 
 def test_a_node_s_images_are_not_passed_over_for_another_data_set(
-    federation: Any,
+    federation: Federation,
 ) -> None:
     grid = federation.make_grid(["clinic-a"], dataset="digits")
     federation.connect(101, federation.node_config("clinic-a") | {"num-partitions": 1})
@@ -146,7 +151,7 @@ def test_a_node_s_images_are_not_passed_over_for_another_data_set(
 
 
 def test_two_nodes_with_one_client_id_are_refused_in_a_sentence(
-    federation: Any, clinics: Any
+    federation: Federation, clinics: tuple[str, ...]
 ) -> None:
     grid = federation.make_grid(clinics)
     federation.connect(999, federation.node_config("clinic-b"))
@@ -157,14 +162,14 @@ def test_two_nodes_with_one_client_id_are_refused_in_a_sentence(
 
 @pytest.mark.parametrize("finetune", ["lp", "full"])
 def test_fine_tuning_works_on_such_nodes(
-    federation: Any, clinics: Any, finetune: Any
+    federation: Federation, clinics: tuple[str, ...], finetune: Any
 ) -> None:
     network = {"backbone": "mobilenet_v2", "weights": "random", "image_size": 32}
-    settings = network if finetune == "full" else {}
+    settings: Any = network if finetune == "full" else {}
     federation.add_images(federation.folder("clinic-d") / "train", ("cat", "elk"))
     federation.add_images(federation.folder("clinic-d") / "test", ("cat", "owl"))
-    clinics = [*clinics[1:], "clinic-d"]
-    outcome = federation.run(clinics, finetune=finetune, rounds=2, **settings)
+    clients = [*clinics[1:], "clinic-d"]
+    outcome = federation.run(clients, finetune=finetune, rounds=2, **settings)
     summary = outcome.summary
     assert outcome.model.class_names == LABELS
     assert summary["client_test_images"] == 2

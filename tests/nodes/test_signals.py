@@ -7,6 +7,7 @@ import pytest
 
 from fed3r_app.core import RunningSum
 from fed3r_app.runs.state import RunState
+from tests.harness.nodes import Federation
 
 ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
 LABELS = ["cat", "dog", "elk", "owl", "yak"]
@@ -32,7 +33,7 @@ MOMENTS = {"between": (RunState, "record"), "amid": (RunningSum, "add")}
 @pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("per_round", [1, 3, 4])
 def test_a_run_that_was_stopped_amid_a_round_ends_as_one_that_was_not(
-    federation: Any,
+    federation: Federation,
     monkeypatch: pytest.MonkeyPatch,
     per_round: Any,
     number: Any,

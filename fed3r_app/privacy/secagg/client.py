@@ -1,4 +1,4 @@
-"""A client's side of the four exchanges: keys, shares, masked vector, answer."""
+"""The protocol at a client: keys, shares, masked vector, answer; no messages."""
 
 from __future__ import annotations
 
