@@ -52,8 +52,7 @@ class Fed3R(Strategy):
     accumulator : Accumulator
         The sum, and who is in it.
     solver : HeadSolver or None
-        Solves the classifiers; None for ridge regression with lambda by
-        cross-validation.
+        Solves the classifiers; None: ridge regression, lambda by cross-validation.
     journal : Journal or None
         Where each reply is written down before it is counted.
     traffic : Traffic or None
