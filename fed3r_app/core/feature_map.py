@@ -1,6 +1,7 @@
-"""From backbone features to the features whose statistics are taken.
+"""From backbone features to those whose statistics are taken, and bounds on them.
 
-What is known of every sample before any arrives: the range of its features.
+``Limits`` is what is known of every sample before any arrives: the range and the norm
+of its features.
 """
 
 from __future__ import annotations

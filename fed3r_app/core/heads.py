@@ -2,7 +2,7 @@
 
 A head is a function of the statistics that returns W (d, C) and a bias (C,) or None.
 To add one, write the function, put it into ``HEADS``, and give it a method's name in
-``fed3r_app.core.names``: nothing else knows which heads there are.
+``fed3r_app.core.names``: all else asks these two registries.
 """
 
 from __future__ import annotations

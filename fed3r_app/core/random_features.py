@@ -1,6 +1,7 @@
 """Random Fourier features of the RBF kernel, the same everywhere for a seed.
 
-First moments of features, and the kernel width that follows from them.
+``FeatureMoments`` are what the kernel width is chosen from; ``box_muller`` makes normal
+numbers of random bits, here and for the noise of differential privacy.
 """
 
 from __future__ import annotations

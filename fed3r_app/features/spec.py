@@ -1,6 +1,7 @@
 """Which backbone, with which weights, reading images how: one value, without torch.
 
-What features depend on is listed here and nowhere else.
+``fingerprint`` is what features depend on. Contribution digests and cache keys spell
+the same in the words of version 0.1, so that what was written then stays valid.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Batches of a client's images for training, decoded once where they fit in memory.
+"""Training at a client: plain SGD on its own images or features.
 
-Training at a client: plain SGD on its own images or features.
+Images come in batches, decoded once where they fit in memory.
 """
 
 from __future__ import annotations

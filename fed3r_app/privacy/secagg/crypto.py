@@ -1,6 +1,7 @@
 """Key agreement, masks and sealed shares; all primitives are of ``cryptography``.
 
-Shamir's secret sharing of 32 bytes: any t shares give the secret, fewer nothing.
+Only Shamir's secret sharing of 32 bytes is written here: any t shares give the secret,
+fewer give nothing.
 """
 
 from __future__ import annotations
