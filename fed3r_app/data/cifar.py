@@ -25,9 +25,7 @@ class _Layout:
     train: tuple[str, ...]
     test: tuple[str, ...]
     meta: str
-    label_key: str
-    names_key: str
-    torchvision_name: str
+    prefix: str  # of the keys for labels and their names
 
     def missing(self, root: Path) -> list[str]:
         """Return the files that are not below root."""
@@ -41,18 +39,14 @@ _LAYOUTS = {
         train=tuple(f"data_batch_{number}" for number in range(1, 6)),
         test=("test_batch",),
         meta="batches.meta",
-        label_key="labels",
-        names_key="label_names",
-        torchvision_name="CIFAR10",
+        prefix="",
     ),
     "cifar100": _Layout(
         folder="cifar-100-python",
         train=("train",),
         test=("test",),
         meta="meta",
-        label_key="fine_labels",
-        names_key="fine_label_names",
-        torchvision_name="CIFAR100",
+        prefix="fine_",
     ),
 }
 
@@ -72,14 +66,14 @@ def load_cifar(name: str, data_path: str) -> DataSet:
     if layout.missing(root):
         _download(name, layout, root)
     folder = root / layout.folder
-    meta = _read_pickle(folder / layout.meta, layout.names_key)
-    class_names = tuple(str(class_name) for class_name in meta[layout.names_key])
-    return DataSet(
-        name=name,
-        class_names=class_names,
-        train=_read_images(folder, layout.train, layout.label_key, len(class_names)),
-        test=_read_images(folder, layout.test, layout.label_key, len(class_names)),
+    names_key, label_key = layout.prefix + "label_names", layout.prefix + "labels"
+    meta = _read_pickle(folder / layout.meta, names_key)
+    class_names = tuple(map(str, meta[names_key]))
+    train, test = (
+        _read_images(folder, files, label_key, len(class_names))
+        for files in (layout.train, layout.test)
     )
+    return DataSet(name, class_names, train, test)
 
 
 def _download(name: str, layout: _Layout, root: Path) -> None:
@@ -87,7 +81,7 @@ def _download(name: str, layout: _Layout, root: Path) -> None:
     missing = ", ".join(layout.missing(root))
     from torchvision import datasets
 
-    source = getattr(datasets, layout.torchvision_name)
+    source = getattr(datasets, name.upper())
     try:
         source(str(root), download=True)
     except (OSError, RuntimeError, EOFError) as error:  # URLError is an OSError

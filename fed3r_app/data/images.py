@@ -203,18 +203,10 @@ class OwnImages(FileImages):
 
 
 class GivenFeatures(ImageSet):
-    """Samples that come as features, with no images behind them.
+    """Samples that come as d = dim features, with no images behind them."""
 
-    Parameters
-    ----------
-    labels, num_images
-        See `ImageSet`.
-    dim : int
-        Number of features d.
-    """
-
-    def __init__(self, labels: ArrayLike, num_images: int, dim: int) -> None:
-        super().__init__(labels, num_images)
+    def __init__(self, labels: NDArray[np.int64], dim: int) -> None:
+        super().__init__(labels, len(labels))
         self.dim = dim
 
     @abstractmethod

@@ -13,14 +13,9 @@ _ANNOTATION_FILES = ("train2017.json", "val2017.json")
 
 
 def find_inaturalist_images(root: Path, image_ids: Sequence[str]) -> list[str]:
-    """Return the file of each image, relative to root; no image is touched.
+    """Return the file of each image of a split file; no image is touched.
 
-    Parameters
-    ----------
-    root : Path
-        Folder of the annotation files, at least one of them, and of the images.
-    image_ids : sequence of str
-        Ids as in the split files.
+    Paths are relative to root, the folder of images and annotation files.
     """
     there = [file for file in _ANNOTATION_FILES if (root / file).is_file()]
     if not there:

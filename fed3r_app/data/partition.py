@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from fed3r_app.data.images import DataSet
 
 Rows = tuple[NDArray[np.int64], ...]
-
-
 SCHEMES = ("iid", "dirichlet", "by-class", "natural")
 
 
@@ -27,11 +25,11 @@ def split_rows(
     ----------
     dataset : DataSet
     scheme : str
-        `partition` of the run config. "iid": a random split into equal parts.
-        "dirichlet": each class is shared out in proportions drawn from
-        Dirichlet(alpha). "by-class": one class per client, which is what alpha = 0
-        means; with fewer clients than classes, whole classes are dealt over them.
-        "natural": as the data set comes.
+        `partition` of the run config. "iid": a random split into equal parts
+        (sizes differ by at most one). "dirichlet": each class is shared out in
+        proportions drawn from Dirichlet(alpha). "by-class": one class per client,
+        which is what alpha = 0 means; with fewer clients than classes, whole classes
+        are dealt over them. "natural": as the data set comes.
     num_clients : int
         Number K of clients, `num-supernodes` in simulation.
     alpha : float
@@ -64,7 +62,6 @@ def split_rows(
 def _split_once(
     dataset: DataSet, scheme: str, num_clients: int, alpha: float, seed: int
 ) -> Rows:
-    """Return a split that is kept for the next call."""
     labels = dataset.train.labels
     if scheme == "natural":
         return _natural(dataset, num_clients)
@@ -72,7 +69,8 @@ def _split_once(
         return _sorted_rows(_dirichlet(labels, num_clients, alpha, seed))
     if scheme == "by-class":
         return _sorted_rows(_by_class(labels, num_clients, seed))
-    return _sorted_rows(_iid(len(labels), num_clients, seed))
+    rows = np.random.default_rng(seed).permutation(len(labels))
+    return _sorted_rows(np.array_split(rows, num_clients))  # iid
 
 
 def _sorted_rows(parts: Iterable[NDArray[np.int64]]) -> Rows:
@@ -81,13 +79,6 @@ def _sorted_rows(parts: Iterable[NDArray[np.int64]]) -> Rows:
     for part in rows:
         part.setflags(write=False)
     return rows
-
-
-def _iid(num_rows: int, num_clients: int, seed: int) -> list[NDArray[np.int64]]:
-    """Return random parts whose sizes differ by at most one."""
-    return np.array_split(
-        np.random.default_rng(seed).permutation(num_rows), num_clients
-    )
 
 
 def _dirichlet(

@@ -73,22 +73,20 @@ _FEDERATIONS = {
 FEDERATION_NAMES = tuple(_FEDERATIONS)
 
 
-def load_published(name: str, data_path: str) -> DataSet:
-    """Return a published federation; its natural clients are users or places."""
-    return _load(name, data_path, _FEDERATIONS[name].find_images)
-
-
 def load_published_labels(name: str, data_path: str) -> DataSet:
     """Return a published federation from its split files alone.
 
     Labels and clients are there; the images are not, and can't be read.
     """
-    return _load(name, data_path, lambda _root, image_ids: list(image_ids))
+    return load_published(name, data_path, lambda _root, image_ids: list(image_ids))
 
 
-def _load(name: str, data_path: str, find_images: FindImages) -> DataSet:
-    """Return a published federation whose images lie where find_images says."""
+def load_published(
+    name: str, data_path: str, find_images: FindImages | None = None
+) -> DataSet:
+    """Return a published federation; its natural clients are users or places."""
     federation = _FEDERATIONS[name]
+    find_images = find_images or federation.find_images
     root = existing_folder(name, data_path)
     train_path = _find_split_file(name, federation, root, federation.train_file)
     test_path = _find_split_file(name, federation, root, "test.csv")
@@ -100,7 +98,7 @@ def _load(name: str, data_path: str, find_images: FindImages) -> DataSet:
     # One look-up for both: the annotations of iNaturalist are large.
     paths = find_images(root, train.image_ids + test.image_ids)
     # The published classes are 0 .. C-1; ranking them also serves a cut of the files.
-    classes = np.unique(np.concatenate([train.classes, test.classes]))
+    classes = np.unique(train.classes + test.classes)
     names = {**test.class_labels, **train.class_labels}  # else a class's number
     clients, client_names = _group_by_user(train.users)
     cut = len(train.image_ids)

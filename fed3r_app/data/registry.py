@@ -11,32 +11,18 @@ from fed3r_app.data.local_folder import LOCAL, load_local
 from fed3r_app.data.packaged import load_digits, load_grocery
 from fed3r_app.data.published import FEDERATION_NAMES, load_published
 from fed3r_app.data.synthetic import NAME as SYNTHETIC
-from fed3r_app.data.synthetic import check_synthetic, load_synthetic
+from fed3r_app.data.synthetic import load_synthetic, read_recipe
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What is known of a data set by its name.
+    """What is known of a data set by its name."""
 
-    Parameters
-    ----------
-    load : callable
-        From name and data-path to the data set.
-    needs_path : bool
-        Whether it is read from files that the user has below data-path.
-    may_mirror : bool
-        Whether a mirrored image is still of its class.
-    gives_features : bool
-        Whether the samples are features, not images.
-    of_nodes : bool
-        Whether the images are the nodes' own.
-    """
-
-    load: Callable[[str, str], DataSet]
-    needs_path: bool = True
-    may_mirror: bool = True
-    gives_features: bool = False
-    of_nodes: bool = False
+    load: Callable[[str, str], DataSet]  # from name and data-path
+    needs_path: bool = True  # read from files that the user has below data-path
+    may_mirror: bool = True  # a mirrored image is still of its class
+    gives_features: bool = False  # the samples are features, not images
+    of_nodes: bool = False  # the images are the nodes' own
 
 
 _TRAITS: dict[str, Traits] = {
@@ -76,18 +62,13 @@ def dataset_traits(name: str) -> Traits:
 def check_dataset(name: str) -> None:
     """Raise unless there is a data set of that name; nothing is read."""
     if dataset_traits(name).gives_features:
-        check_synthetic(name)
+        read_recipe(name)
 
 
 def load_dataset(name: str, data_path: str) -> DataSet:
-    """Return a data set; the same object when asked again for the same arguments.
+    """Return the data set of `dataset` and `data-path` in the run config.
 
-    Parameters
-    ----------
-    name : str
-        `dataset` of the run config: one of DATASETS, or `synthetic:key=value,…`.
-    data_path : str
-        `data-path` of the run config; unused where none is needed.
+    The same object when asked again for the same: it is kept.
     """
     return _load_once(name, data_path)
 
@@ -95,6 +76,5 @@ def load_dataset(name: str, data_path: str) -> DataSet:
 # The simulated clients of one process ask again and again.
 @lru_cache(maxsize=4)
 def _load_once(name: str, data_path: str) -> DataSet:
-    """Return a data set that is kept for the next call."""
     check_dataset(name)
     return dataset_traits(name).load(name, data_path)

@@ -31,35 +31,18 @@ _CENTRES, _LABELS, _TRAIN_NOISE, _TEST_NOISE = range(1, 5)
 
 @dataclass(frozen=True)
 class _Recipe:
-    """The numbers in the data set's name.
+    """The numbers in the data set's name; a CSV has its own for clients and mean."""
 
-    Attributes
-    ----------
-    clients : int
-        Number K of natural clients; with a CSV, those of the file.
-    classes, features : int
-        C and d.
-    mean : float
-        Mean number of images of a client; with a CSV, that of the file.
-    seed : int
-        Seed of the data, as the run's seed is that of splits and draws.
-    """
-
-    clients: int = 100
-    classes: int = 10
-    features: int = 64
-    mean: float = 20.0
-    seed: int = 0
-
-
-def check_synthetic(name: str) -> None:
-    """Raise unless a name that begins with `synthetic` is one of a data set."""
-    _read_recipe(name)
+    clients: int = 100  # K natural ones
+    classes: int = 10  # C
+    features: int = 64  # d
+    mean: float = 20.0  # number of images of a client
+    seed: int = 0  # of the data, as the run's seed is that of splits and draws
 
 
 def load_synthetic(name: str, data_path: str) -> DataSet:
     """Return the data set of that name, its client sizes from the CSV data-path."""
-    recipe = _read_recipe(name)
+    recipe = read_recipe(name)
     if data_path:
         sizes, client_names = _read_sizes(name, data_path)
     else:
@@ -86,7 +69,7 @@ class _SyntheticFeatures(GivenFeatures):
     def __init__(
         self, labels: NDArray[np.int64], recipe: _Recipe, noise_stream: int
     ) -> None:
-        super().__init__(labels, len(labels), recipe.features)
+        super().__init__(labels, recipe.features)
         self._recipe = recipe
         self._stream = noise_stream
 
@@ -114,8 +97,8 @@ class _SyntheticFeatures(GivenFeatures):
         return digest.hexdigest()
 
 
-def _read_recipe(name: str) -> _Recipe:
-    """Return the recipe in a name such as `synthetic:classes=5,features=3`."""
+def read_recipe(name: str) -> _Recipe:
+    """Return the recipe in a name such as `synthetic:classes=5`, or raise."""
     values: dict[str, float] = {}
     _, _, settings = name.partition(":")
     defaults = {field.name: field.default for field in fields(_Recipe)}

@@ -63,8 +63,8 @@ def test_a_table_names_images_anywhere_below_it(add: Any, as_folder: Any) -> Non
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ("file,label\na/1.png,owl\n", "must have the columns path and label"),
-        ("", "must have the columns path and label"),
+        ("file,label\na/1.png,owl\n", "must have the columns path, label"),
+        ("", "must have the columns path, label"),
         ("path,label\na/1.png,\n", "line 2 must be a path, a label"),
         ("path,label,split\na/1.png,owl,val\n", "line 2 must be a path, a label"),
         ("path,label\n", "must hold images"),
