@@ -25,18 +25,9 @@ _CHUNK = 4096
 
 
 class EvaluationSet:
-    """The features and labels of test images.
+    """The features (n, d) of test images, mapped once, and their labels (n,).
 
-    Parameters
-    ----------
-    features : Tensor of shape (n, d)
-        Backbone features.
-    labels : Tensor of shape (n,)
-        Their classes.
-    feature_map : FeatureMap
-        Applied once, here.
-    device : torch.device
-        Where the products are made.
+    The products are made on the device.
     """
 
     def __init__(
@@ -69,19 +60,12 @@ class EvaluationSet:
 
 @dataclass(frozen=True, eq=False)
 class ServerData:
-    """What the server can read.
+    """What the server can read."""
 
-    Parameters
-    ----------
-    dataset : DataSet or None
-        The data set of the run, or the images at the server where those of the run are
-        the nodes' own; None where it has none.
-    is_local : bool
-        Whether the images of the run are the nodes' own.
-    """
-
+    # The data set of the run, or the images at the server where those of the run are
+    # the nodes' own; None where it has none.
     dataset: DataSet | None
-    is_local: bool
+    is_local: bool  # whether the images of the run are the nodes' own
 
     @classmethod
     def load(cls, name: str, data_path: str) -> ServerData:

@@ -23,6 +23,7 @@ from fed3r_app.config.rules import (
 )
 from fed3r_app.core.names import DTYPES, FORMS, METHODS
 from fed3r_app.data import check_dataset, dataset_traits
+from fed3r_app.data.partition import SCHEMES
 from fed3r_app.privacy import CENTRAL, DISTRIBUTED, SMALLEST_GROUP
 
 __all__ = [
@@ -38,8 +39,6 @@ __all__ = [
 ]
 Value = str | int | float | bool
 Reader = Callable[[str, Value], Value]
-
-
 # How often ``eval-every = "auto"`` evaluates, about: with more than so many features
 # less often, but not less than that.
 _EVALUATIONS, _MANY_FEATURES, _FEWEST_EVALUATIONS = 20, 2000, 4
@@ -51,28 +50,25 @@ RETIRED: dict[str, tuple[Value, str]] = {
 }
 
 
-def _must_be(rule: str, allows: Callable[[Any], bool]) -> Reader:
-    """Return a reader that refuses a value, in a sentence, unless a rule allows it."""
+def _must_be(rule: str, allows: Callable[[Any], bool], auto: bool = False) -> Reader:
+    """Return a reader that refuses, in a sentence, what a rule does not allow."""
+    rule = f"'auto' or {rule}" if auto else rule
 
     def read(key: str, value: Value) -> Value:
-        if not allows(value):
+        if not (allows(value) or (auto and value == "auto")):
             raise ValueError(f"{key} must be {rule}, got {value!r}.")
         return value
 
     return read
 
 
-def _number(
-    rule: str, allows: Callable[[float], bool], *, auto: bool = False
-) -> Reader:
+def _number(rule: str, allows: Callable[[float], bool], auto: bool = False) -> Reader:
     """Return a reader of finite numbers, as float, and perhaps of 'auto'."""
 
-    def is_allowed(value: Value) -> bool:
-        if type(value) in (int, float):
-            return math.isfinite(value) and allows(float(value))  # type: ignore[arg-type]
-        return auto and value == "auto"
+    def is_allowed(value: Any) -> bool:
+        return type(value) in (int, float) and math.isfinite(value) and allows(value)
 
-    check = _must_be(f"'auto' or {rule}" if auto else rule, is_allowed)
+    check = _must_be(rule, is_allowed, auto)
 
     def read(key: str, value: Value) -> Value:
         value = check(key, value)
@@ -90,9 +86,17 @@ def _method(key: str, value: Value) -> Value:
     return _one_of(*METHODS, "none")(key, value)
 
 
-def _at_least(least: int) -> Reader:
+def _above_zero(auto: bool = False) -> Reader:
+    return _number("a number > 0", lambda value: value > 0, auto)
+
+
+def _not_negative(auto: bool = False) -> Reader:
+    return _number("a number >= 0", lambda value: value >= 0, auto)
+
+
+def _at_least(least: int, auto: bool = False) -> Reader:
     rule = f"a whole number >= {least}"
-    return _must_be(rule, lambda value: type(value) is int and value >= least)
+    return _must_be(rule, lambda value: type(value) is int and value >= least, auto)
 
 
 _text = _must_be('a string such as "x"', lambda value: isinstance(value, str))
@@ -104,23 +108,14 @@ def _dataset(key: str, value: Value) -> str:
     return name
 
 
-_POSITIVE, _NOT_NEGATIVE = "a number > 0", "a number >= 0"
-_AUTO_OR_COUNT = "'auto' or a whole number >= 0"
 Text = Annotated[str, _text]
 Flag = Annotated[bool, _must_be("true or false", lambda value: isinstance(value, bool))]
 Count = Annotated[int, _at_least(0)]
-AutoOrCount = Annotated[
-    int | Literal["auto"],
-    _must_be(_AUTO_OR_COUNT, lambda v: v == "auto" or (type(v) is int and v >= 0)),
-]
-Positive = Annotated[float, _number(_POSITIVE, lambda x: x > 0)]
-NotNegative = Annotated[float, _number(_NOT_NEGATIVE, lambda x: x >= 0)]
-AutoOrPositive = Annotated[
-    float | Literal["auto"], _number(_POSITIVE, lambda x: x > 0, auto=True)
-]
-AutoOrNotNegative = Annotated[
-    float | Literal["auto"], _number(_NOT_NEGATIVE, lambda x: x >= 0, auto=True)
-]
+AutoOrCount = Annotated[int | Literal["auto"], _at_least(0, auto=True)]
+Positive = Annotated[float, _above_zero()]
+NotNegative = Annotated[float, _not_negative()]
+AutoOrPositive = Annotated[float | Literal["auto"], _above_zero(auto=True)]
+AutoOrNotNegative = Annotated[float | Literal["auto"], _not_negative(auto=True)]
 ShareAboveHalf = Annotated[
     float, _number("a number > 0.5 and <= 1", lambda x: 0.5 < x <= 1)
 ]
@@ -132,9 +127,7 @@ class Config:
 
     dataset: Annotated[str, _dataset] = "digits"
     data_path: Text = ""
-    partition: Annotated[str, _one_of("iid", "dirichlet", "by-class", "natural")] = (
-        "by-class"
-    )
+    partition: Annotated[str, _one_of(*SCHEMES)] = "by-class"
     alpha: NotNegative = 0.1
     labels: Text = ""
 

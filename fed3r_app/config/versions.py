@@ -1,68 +1,12 @@
-"""The defaults of earlier versions, for files that lack a key.
+"""The run config of earlier versions, for files that lack a key.
 
 A run of an earlier version stays what it was: a key that its file lacks has the value
-that does what that version did, never today's default. A new key is added here,
-too; a test compares the keys.
+that does what that version did, never today's default. A test compares them with 0.1's
+own list, so that a new key, or a new default, gets its entry here.
 """
 
-Value = str | int | float | bool
+from fed3r_app.config import DEFAULTS, Value
 
-CONFIG_V0_1: dict[str, Value] = {
-    "dataset": "digits",
-    "data-path": "",
-    "partition": "by-class",
-    "alpha": 0.1,
-    "labels": "",
-    "backbone": "mobilenet_v2",
-    "weights": "packaged",
-    "image-size": 96,
-    "extract-dtype": "float32",
-    "method": "fed3r",
-    "ridge-lambda": "auto",
-    "normalize-classes": True,
-    "fit-intercept": False,
-    "rf-dim": 5000,
-    "rf-sigma": "auto",
-    "clients-per-round": "auto",
-    "sampling": "without-replacement",
-    "statistics-rounds": 0,
-    "max-retries": 3,
-    "min-clients": 0,
-    "max-client-samples": 0,
-    "wait-for": 0,
-    "round-timeout": 3600.0,
-    "eval-every": "auto",
-    "client-evaluation": False,
-    "keep-contributions": False,
-    "dp-epsilon": 0.0,
-    "dp-delta": 1e-05,
-    "dp-mode": "central",
-    "upload": "factor",
-    "upload-dtype": "float32",
-    "privacy": "none",
-    "secagg-group": 10,
-    "secagg-threshold": 0.6,
-    "secagg-max-feature": "auto",
-    "secagg-max-samples": 1000000,
-    "finetune": "none",
-    "optimizer": "fedavg",
-    "rounds": 10,
-    "local-epochs": 1,
-    "batch-size": 50,
-    "lr": "auto",
-    "weight-decay": 4e-05,
-    "server-lr": 1.0,
-    "server-momentum": "auto",
-    "temperature": 0.1,
-    "batch-norm": "frozen",
-    "augment": False,
-    "probe": False,
-    "refit": False,
-    "seed": 0,
-    "device": "auto",
-    "output-dir": "",
-    "run-name": "",
-    "resume": False,
-    "forget": "",
-    "replace": "",
-}
+# Of the keys that are new since 0.1, or whose default has changed.
+OTHER_IN_V0_1: dict[str, Value] = {}
+CONFIG_V0_1: dict[str, Value] = {**DEFAULTS, **OTHER_IN_V0_1}

@@ -23,34 +23,20 @@ Build = Callable[[], nn.Module]
 _LOG = logging.getLogger(__name__)
 _DEFAULT_SIZE = 224
 _NO_WEIGHTS = "none"  # in the place of a digest
-# Known without building the network.
-_KNOWN_DIMS = {"mobilenet_v2": 1280}
-# Its last activation is a ReLU6, and means stay within its range.
-_KNOWN_RANGES = {"mobilenet_v2": (0.0, 6.0)}
+# Number and range of features, known without building the network: its last activation
+# is a ReLU6, and means stay within its range.
+_KNOWN = {"mobilenet_v2": (1280, (0.0, 6.0))}
 
 
 @dataclass(frozen=True, eq=False)  # hashed as an object: modules don't compare
 class Backbone:
-    """A frozen feature extractor phi: image -> R^d.
+    """A frozen feature extractor phi: image -> R^d."""
 
-    Attributes
-    ----------
-    spec : BackboneSpec
-        Its name, weights, recipe and digest.
-    preprocess : Preprocess
-        How an image becomes the input.
-    build : callable
-        Makes the network, without its classifier.
-    known_dim : int or None
-        d, where it is known without building the network.
-    feature_range : (float, float) or None
-        Smallest and largest feature, where known; it holds for any weights.
-    """
-
-    spec: BackboneSpec
-    preprocess: Preprocess
-    build: Build
-    known_dim: int | None = None
+    spec: BackboneSpec  # name, weights, recipe and digest
+    preprocess: Preprocess  # how an image becomes the input
+    build: Build  # makes the network, without its classifier
+    known_dim: int | None = None  # d, where known without building the network
+    # Smallest and largest feature, where known; it holds for any weights.
     feature_range: tuple[float, float] | None = None
 
     @property
@@ -89,16 +75,11 @@ class Backbone:
 def load_backbone(spec: BackboneSpec, feature_dim: int | None = None) -> Backbone:
     """Return a backbone by name; nothing heavy is loaded yet.
 
-    Parameters
-    ----------
-    spec : BackboneSpec
-        The name is "pixels" (the grey values themselves, d = image_size^2, without
-        weights), "none" (the samples are features) or a classification model of
-        torchvision. The weights are "packaged" (mobilenet_v2 only), "torchvision" (its
-        default weights, downloaded), "random" (for tests) or a file with a state dict.
-        The image size is the side of the square that the network sees.
-    feature_dim : int or None
-        d of a data set whose samples are features; "none" goes with those alone.
+    The name is "pixels" (the grey values themselves, d = image_size^2, no weights),
+    "none" (the samples are features, d = feature_dim) or a classification model of
+    torchvision. The weights are "packaged" (mobilenet_v2 only), "torchvision" (its
+    default weights, downloaded), "random" (for tests) or a file with a state dict. The
+    image size is the side of the square that the network sees.
     """
     if spec.name == "pixels":
         return _pixels(spec)
@@ -113,8 +94,8 @@ def load_backbone(spec: BackboneSpec, feature_dim: int | None = None) -> Backbon
         size = image_size or _DEFAULT_SIZE
         preprocess = Preprocess(size, size)
         digest, build = _weights_at_hand(spec)
-    dim, between = _KNOWN_DIMS.get(name), _KNOWN_RANGES.get(name)
-    return Backbone(replace(spec, digest=digest), preprocess, build, dim, between)
+    known = _KNOWN.get(name, (None, None))
+    return Backbone(replace(spec, digest=digest), preprocess, build, *known)
 
 
 def _pixels(spec: BackboneSpec) -> Backbone:
@@ -126,9 +107,8 @@ def _pixels(spec: BackboneSpec) -> Backbone:
             "There are no weights to take a size from."
         )
     preprocess = Preprocess(size, size, mode="L", mean=(0.0,), std=(1.0,))
-    dim, between = size * size, (0.0, 1.0)
     spec = replace(spec, digest=_NO_WEIGHTS)
-    return Backbone(spec, preprocess, nn.Flatten, dim, between)
+    return Backbone(spec, preprocess, nn.Flatten, size * size, (0.0, 1.0))
 
 
 def _no_backbone(spec: BackboneSpec, feature_dim: int | None) -> Backbone:

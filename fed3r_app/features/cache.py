@@ -33,16 +33,9 @@ Rows = NDArray[np.int64]
 
 
 class RowCache(ABC):
-    """The features of some rows under one backbone.
+    """The features of some rows under one backbone, d = dim values of a dtype each.
 
-    Parameters
-    ----------
-    folder : Path
-        Made when the first rows are written. It belongs to one key.
-    dim : int
-        Number of features d.
-    dtype : str
-        Of the values.
+    The folder belongs to one key, and is made when the first rows are written.
     """
 
     def __init__(self, folder: Path, dim: int, dtype: str = "<f4") -> None:
@@ -53,19 +46,9 @@ class RowCache(ABC):
         self._writable = True
 
     def read(self, rows: Rows) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return the features of some rows, and which of them were there.
+        """Return the features (m, d) of some rows (m,), and which were there (m,).
 
-        Parameters
-        ----------
-        rows : NDArray of shape (m,), int64
-            In any order.
-
-        Returns
-        -------
-        NDArray of shape (m, d)
-            Zero where a row is absent.
-        NDArray of shape (m,), bool
-            Whether the row was there, whole.
+        The features of a row that is absent, or not whole, are zero.
         """
         features = np.zeros((len(rows), self._dim), dtype=self._dtype)
         found = np.zeros(len(rows), dtype=bool)
@@ -124,12 +107,7 @@ class RowCache(ABC):
 class FeatureCache(RowCache):
     """All rows of one data set in one file.
 
-    Parameters
-    ----------
-    folder, dim, dtype
-        See `RowCache`.
-    about : mapping
-        What the folder holds, for people; written beside the features.
+    ``about`` says, for people, what the folder holds; it is written beside the file.
     """
 
     def __init__(
@@ -158,15 +136,7 @@ class FeatureCache(RowCache):
 
 
 class FeatureFiles(RowCache):
-    """Each row in a file of its own.
-
-    Parameters
-    ----------
-    folder, dim
-        See `RowCache`.
-    keys : sequence of str
-        Names the content of each row; hexadecimal digits.
-    """
+    """Each row in a file of its own, named by its key: hexadecimal digits."""
 
     def __init__(self, folder: Path, dim: int, keys: Sequence[str]) -> None:
         super().__init__(folder, dim)

@@ -1,7 +1,7 @@
 """Features of images under a backbone: extracted fast, and only once."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from fed3r_app.features.cache import FeatureCache, FeatureFiles, RowCache
 from fed3r_app.features.inference_copy import fast_copy
 
 Progress = Callable[[int, int], None]
+Keep = Callable[[NDArray[np.int64], NDArray[np.float32]], None]
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # Part of every key: raise it when the same settings come to give other features.
 _CACHE_VERSION = 1
@@ -34,10 +35,13 @@ def extract_features(
     *,
     device: torch.device,
     dtype: str = "float32",
-    batch_size: int | None = None,
     progress: Progress | None = None,
+    keep: Keep | None = None,
 ) -> Tensor:
-    """Return the features of some images, in the order of rows.
+    """Return the features (m, d) of some images, float32, on the CPU.
+
+    The next batch of images is read and resized while the network runs on this one;
+    no more than two batches of images are ever in memory.
 
     Parameters
     ----------
@@ -46,92 +50,24 @@ def extract_features(
     images : ImageSet
         Images to choose from.
     rows : NDArray of shape (m,), int64
-        Which images.
+        Which images, in any order.
     device : torch.device
         Where the network runs.
     dtype : str
         "float32", or "bfloat16": other features in the third digit, and faster only
         on processors with bfloat16 instructions (many times slower without).
-    batch_size : int or None
-        None for what is fastest; it does not change the features beyond rounding.
     progress : callable or None
         Called with (images done, m) after each batch.
-
-    Returns
-    -------
-    Tensor of shape (m, d), float32, on the CPU
+    keep : callable or None
+        Called with the rows and the features of each batch.
     """
-    rows = _checked_rows(rows, len(images))
+    _check_rows(rows, len(images))
     if isinstance(images, GivenFeatures):
         return torch.from_numpy(images.features(rows))
-    features = torch.empty(len(rows), backbone.dim)
-    for start, batch in _batches(backbone, images, rows, device, dtype, batch_size):
-        done = start + len(batch)
-        features[start:done] = batch
-        if progress is not None:
-            progress(done, len(rows))
-    return features
-
-
-def cached_features(
-    backbone: Backbone,
-    images: ImageSet,
-    rows: NDArray[np.int64],
-    *,
-    device: torch.device,
-    dtype: str = "float32",
-    cache_dir: Path,
-    progress: Progress | None = None,
-) -> Tensor:
-    """Return the features of some images, extracting only those never seen before.
-
-    Only the given rows are read from the cache, and each batch is kept as it is
-    done: what was interrupted continues where it stopped. The parameters are those of
-    `extract_features`; progress counts the images that have to be extracted.
-
-    Parameters
-    ----------
-    cache_dir : Path
-        Folder for the features of all backbones and data sets.
-
-    Returns
-    -------
-    Tensor of shape (m, d), float32, on the CPU
-    """
-    rows = _checked_rows(rows, len(images))
-    if isinstance(images, GivenFeatures):
-        return torch.from_numpy(images.features(rows))
-    cache = _open_cache(backbone, images, dtype, cache_dir)
-    features, found = cache.read(rows)
-    if not found.all():
-        missing, place = np.unique(rows[~found], return_inverse=True)
-        fresh = np.empty((len(missing), backbone.dim), dtype=np.float32)
-        for start, batch in _batches(backbone, images, missing, device, dtype):
-            done = start + len(batch)
-            fresh[start:done] = batch.numpy()
-            cache.write(missing[start:done], fresh[start:done])
-            if progress is not None:
-                progress(done, len(missing))
-        features[~found] = fresh[place]
-    return torch.from_numpy(features)
-
-
-def _batches(
-    backbone: Backbone,
-    images: ImageSet,
-    rows: NDArray[np.int64],
-    device: torch.device,
-    dtype: str,
-    batch_size: int | None = None,
-) -> Iterator[tuple[int, Tensor]]:
-    """Yield where each batch starts in rows, and its features on the CPU.
-
-    The next batch of images is read and resized while the network runs on this one;
-    no more than two batches of images are ever in memory.
-    """
-    size = batch_size or _best_batch_size(backbone, device)
+    size = _best_batch_size(backbone, device)
     network = _network(backbone, device, _torch_dtype(dtype))
     preprocess = backbone.preprocess
+    features = torch.empty(len(rows), backbone.dim)
 
     def pixels(row: np.int64) -> NDArray[np.uint8]:
         return preprocess.pixels(images.image(int(row)))
@@ -139,12 +75,53 @@ def _batches(
     with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
         upcoming = pool.map(pixels, rows[:size])
         for start in range(0, len(rows), size):
-            current = list(upcoming)
-            upcoming = pool.map(pixels, rows[start + size : start + 2 * size])
+            current, done = list(upcoming), min(start + size, len(rows))
+            upcoming = pool.map(pixels, rows[done : done + size])
             with torch.inference_mode():
                 batch = preprocess.normalize(current, device)
-                features = network(batch.to(_torch_dtype(dtype)))
-            yield start, features.float().cpu()
+                features[start:done] = network(batch.to(_torch_dtype(dtype)))
+            if keep is not None:
+                keep(rows[start:done], features[start:done].numpy())
+            if progress is not None:
+                progress(done, len(rows))
+    return features
+
+
+def cached_features(
+    backbone: Backbone,
+    images: ImageSet,
+    rows: NDArray[np.int64],
+    cache_dir: Path,
+    *,
+    device: torch.device,
+    dtype: str = "float32",
+    progress: Progress | None = None,
+) -> Tensor:
+    """Return what `extract_features` does, extracting only what was never seen before.
+
+    Only the given rows are read from the cache, and each batch is kept as it is
+    done: what was interrupted continues where it stopped. ``progress`` counts the
+    images that have to be extracted; ``cache_dir`` is the folder for the features of
+    all backbones and data sets.
+    """
+    _check_rows(rows, len(images))
+    if isinstance(images, GivenFeatures):
+        return extract_features(backbone, images, rows, device=device)
+    cache = _open_cache(backbone, images, dtype, cache_dir)
+    features, found = cache.read(rows)
+    if not found.all():
+        missing, place = np.unique(rows[~found], return_inverse=True)
+        fresh = extract_features(
+            backbone,
+            images,
+            missing,
+            device=device,
+            dtype=dtype,
+            progress=progress,
+            keep=cache.write,
+        )
+        features[~found] = fresh.numpy()[place]
+    return torch.from_numpy(features)
 
 
 # One: clients that share a process share their backbone, too, and a tuned one is
@@ -156,7 +133,6 @@ def _network(backbone: Backbone, device: torch.device, dtype: torch.dtype) -> nn
 
 
 def _best_batch_size(backbone: Backbone, device: torch.device) -> int:
-    """Return the number of images that are fastest at once."""
     if device.type != "cpu":
         return _GPU_BATCH
     return max(1, min(_CPU_BATCH, _CPU_BATCH_PIXELS // backbone.preprocess.crop**2))
@@ -185,17 +161,14 @@ def _open_cache(
 
 
 def _torch_dtype(dtype: str) -> torch.dtype:
-    """Return the torch type of that name."""
     if dtype not in _DTYPES:
         raise ValueError(f"dtype must be one of {sorted(_DTYPES)}, got {dtype!r}.")
     return _DTYPES[dtype]
 
 
-def _checked_rows(rows: NDArray[np.int64], num_images: int) -> NDArray[np.int64]:
-    """Return the rows, which must be rows of the data set."""
+def _check_rows(rows: NDArray[np.int64], num_images: int) -> None:
     if len(rows) and not (0 <= rows.min() and rows.max() < num_images):
         raise ValueError(
             f"rows must be between 0 and {num_images - 1}, "
             f"got {rows.min()} to {rows.max()}."
         )
-    return rows

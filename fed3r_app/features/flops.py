@@ -7,6 +7,7 @@ without.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -24,12 +25,8 @@ _FLOPS_PER_NORMALISED_VALUE = 5
 def forward_flops(backbone: Backbone, folder: Path) -> int:
     """Return the FLOPs of one image through the backbone, as the paper counts.
 
-    Parameters
-    ----------
-    backbone : Backbone
-        They depend on its architecture and input, not on its weights.
-    folder : Path
-        Where to remember them.
+    They depend on its architecture and input, not on its weights, and are remembered
+    in the folder.
     """
     shape = backbone.preprocess
     path = folder / f"flops-{backbone.name}-{shape.channels}x{shape.crop}.json"
@@ -37,11 +34,9 @@ def forward_flops(backbone: Backbone, folder: Path) -> int:
         return int(json.loads(path.read_text())["flops"])
     except (OSError, ValueError, KeyError, TypeError):
         flops = count_forward_flops(backbone.module, shape.crop, shape.channels)
-    try:
+    with suppress(OSError):  # a cache that can't be written was warned about already
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps({"flops": flops}).encode())
-    except OSError:
-        pass  # a cache that can't be written has been warned about already
     return flops
 
 
@@ -49,18 +44,11 @@ def count_forward_flops(module: nn.Module, image_size: int, channels: int = 3) -
     """Return F_phi, the FLOPs of one image through a network, as the paper counts.
 
     Multiply-adds of convolutions and matrix products, and 5 for each value that goes
-    through a batch norm: 332.9 million for MobileNetV2 at 224 px.
-
-    Parameters
-    ----------
-    module : nn.Module
-        In eval mode, batch norm not folded into the convolutions.
-    image_size : int
-        Side of the square image.
-    channels : int
-        Channels of the image.
+    through a batch norm: 332.9 million for MobileNetV2 at 224 px. The network is in
+    eval mode, its batch norm not folded into the convolutions.
     """
     normalised = 0
+    like = next(module.parameters(), torch.empty(0))
 
     def count_values(norm: nn.Module, inputs: object, output: Tensor) -> None:
         nonlocal normalised
@@ -70,17 +58,10 @@ def count_forward_flops(module: nn.Module, image_size: int, channels: int = 3) -
     hooks = [norm.register_forward_hook(count_values) for norm in norms]
     try:
         with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-            module(_blank_image(module, image_size, channels))
+            module(like.new_zeros(1, channels, image_size, image_size))
     finally:
         for hook in hooks:
             hook.remove()
     # torch counts a multiply-add as two.
     multiply_adds: int = counter.get_total_flops() // 2
     return multiply_adds + _FLOPS_PER_NORMALISED_VALUE * normalised
-
-
-def _blank_image(module: nn.Module, image_size: int, channels: int) -> Tensor:
-    """Return an image (1, channels, s, s) where the module's parameters are."""
-    parameter = next(module.parameters(), None)
-    image = torch.zeros(1, channels, image_size, image_size)
-    return image if parameter is None else image.to(parameter.device, parameter.dtype)

@@ -18,16 +18,10 @@ if TYPE_CHECKING:
 
 
 def fast_copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Return an equivalent network for inference; the module stays as it is.
+    """Return an equivalent of a network in eval mode, which stays as it is.
 
-    Parameters
-    ----------
-    module : nn.Module
-        In eval mode.
-    device : torch.device
-        On a CPU the copy is fused; elsewhere it is a plain one.
-    dtype : torch.dtype
-        Type of its weights and of the batches it takes.
+    On a CPU the copy is fused; elsewhere it is a plain one. It takes batches of the
+    same type as its weights have.
     """
     copied = copy.deepcopy(module)
     if device.type == "cpu":

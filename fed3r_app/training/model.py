@@ -17,16 +17,9 @@ CLASSIFIER, BACKBONE = "classifier.", "backbone."
 
 
 class SoftmaxModel(nn.Module):
-    """logits = classifier(backbone(x)); for ``lp`` the backbone is left out.
+    """logits = classifier(backbone(x)), from weight (C, d) and perhaps bias (C,).
 
-    Parameters
-    ----------
-    backbone : nn.Module or None
-        Network to train, or None where its features are the input.
-    weight : Tensor of shape (C, d)
-        Initial weights of the classifier.
-    bias : Tensor of shape (C,) or None
-        Its initial bias.
+    For ``lp`` the backbone is None: its features are the input.
     """
 
     def __init__(
@@ -70,14 +63,9 @@ def trainable_copy(backbone: Backbone) -> nn.Module:
 
 
 def tuned_backbone(backbone: Backbone, arrays: Mapping[str, Tensor]) -> Backbone:
-    """Return the backbone with fine-tuned arrays in the place of its own.
+    """Return the pretrained backbone with fine-tuned arrays in the place of its own.
 
-    Parameters
-    ----------
-    backbone : Backbone
-        The pretrained one.
-    arrays : mapping
-        Parameters and running statistics, named as in SoftmaxModel.
+    They are parameters and running statistics, named as in SoftmaxModel.
     """
 
     def build() -> nn.Module:

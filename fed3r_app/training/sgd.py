@@ -6,7 +6,7 @@ Images come in batches, decoded once where they fit in memory.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -22,77 +22,46 @@ _KEPT_BYTES = 512 * 2**20
 ReadBatch = Callable[[Tensor], Tensor]
 
 
+@dataclass(frozen=True, eq=False)
 class ImageBatches:
-    """Maps indices into a client's images to the network's input.
+    """Maps indices into a client's images to the network's input."""
 
-    Parameters
-    ----------
-    images : ImageSet
-        A data set.
-    rows : array of shape (n,)
-        The client's images.
-    preprocess : Preprocess
-        How an image becomes the input.
-    device : torch.device
-        Where the input goes.
-    augment : numpy Generator or None
-        Draws random crops and mirrorings; None takes the images as they are.
-    """
-
-    def __init__(
-        self,
-        images: ImageSet,
-        rows: NDArray[np.int64],
-        preprocess: Preprocess,
-        device: torch.device,
-        augment: np.random.Generator | None = None,
-    ) -> None:
-        self._images = images
-        self._rows = rows
-        self._preprocess = preprocess
-        self._device = device
-        self._augment = augment
-        self._kept: dict[int, NDArray[np.uint8]] = {}
-        self._room = _KEPT_BYTES
+    images: ImageSet  # of the whole data set
+    rows: NDArray[np.int64]  # the client's images, (n,)
+    preprocess: Preprocess
+    device: torch.device  # where the input goes
+    # Draws random crops and mirrorings; None takes the images as they are.
+    augment: np.random.Generator | None = None
+    _kept: dict[int, NDArray[np.uint8]] = field(default_factory=dict, init=False)
 
     def __call__(self, indices: Tensor) -> Tensor:
         """Return the input (m, channels, s, s) for some indices (m,)."""
-        pixels = [self._pixels(int(self._rows[i])) for i in indices.tolist()]
-        return self._preprocess.normalize(pixels, self._device)
+        pixels = [self._pixels(int(self.rows[i])) for i in indices.tolist()]
+        return self.preprocess.normalize(pixels, self.device)
 
     def _pixels(self, row: int) -> NDArray[np.uint8]:
-        if self._augment is not None:
-            image = self._images.image(row)
-            return self._preprocess.random_pixels(image, self._augment)
-        if row not in self._kept:
-            pixels = self._preprocess.pixels(self._images.image(row))
-            self._room -= pixels.nbytes
-            if self._room < 0:
-                return pixels
+        if row in self._kept:
+            return self._kept[row]
+        image = self.images.image(row)
+        if self.augment is not None:
+            return self.preprocess.random_pixels(image, self.augment)
+        pixels = self.preprocess.pixels(image)
+        if (len(self._kept) + 1) * pixels.nbytes <= _KEPT_BYTES:
             self._kept[row] = pixels
-        return self._kept[row]
+        return pixels
 
 
 @dataclass(frozen=True)
 class TrainingSettings:
-    """How a client trains.
-
-    Parameters
-    ----------
-    epochs, batch_size, lr, weight_decay
-        Of SGD without momentum.
-    temperature : float
-        The logits are divided by it in the loss.
-    train_batch_norm : bool
-        Normalise by the batch and follow it with the running statistics. A batch of
-        one image has nothing to normalise by: it takes the running statistics.
-    """
+    """How a client trains: SGD without momentum."""
 
     epochs: int
     batch_size: int
     lr: float
     weight_decay: float
-    temperature: float
+    temperature: float  # the logits are divided by it in the loss
+    # Normalise by the batch and follow it with the running statistics. A batch of one
+    # image has nothing to normalise by: it takes the running statistics.
     train_batch_norm: bool = False
 
 
@@ -115,28 +84,15 @@ def train(
 ) -> TrainingOutcome:
     """Train in place; raise ValueError as soon as a loss is not finite.
 
-    Parameters
-    ----------
-    model : nn.Module
-        Maps a batch to logits.
-    trained : mapping
-        The parameters to move, by name; all others stay as they are.
-    read_batch : callable
-        Returns the model's input for some indices into labels.
-    labels : Tensor of shape (n,)
-        Classes.
-    settings : TrainingSettings
-        How.
-    generator : torch.Generator
-        Draws the order of the samples.
-    correction : mapping or None
-        Scaffold's c - c_i, added to each gradient.
+    Moves the parameters ``trained`` of a model that maps a batch to logits; all others
+    stay as they are. The generator draws the order of the samples, whose labels are of
+    shape (n,). Scaffold's correction c - c_i is added to each gradient.
     """
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     for parameter in trained.values():
         parameter.requires_grad_(True)
-    correction = _to_parameter_devices(trained, correction)
+    correction = {k: v.to(trained[k].device) for k, v in (correction or {}).items()}
     model.eval()  # dropout is not for fine-tuning, and its draws would not be seeded
     optimizer = torch.optim.SGD(
         trained.values(), lr=settings.lr, weight_decay=settings.weight_decay
@@ -178,13 +134,6 @@ def _train_batch_norms(model: nn.Module, mode: bool) -> None:
     for part in model.modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm):
             part.train(mode)
-
-
-def _to_parameter_devices(
-    trained: Mapping[str, nn.Parameter], correction: Mapping[str, Tensor] | None
-) -> Mapping[str, Tensor]:
-    """Return the correction where the parameters are; none is an empty one."""
-    return {k: v.to(trained[k].device) for k, v in (correction or {}).items()}
 
 
 def _correct(

@@ -11,8 +11,8 @@ import torch
 
 from fed3r_app import client_app, server_app
 from fed3r_app.cli import main as fed3r
-from fed3r_app.config import DEFAULTS
-from fed3r_app.config.versions import CONFIG_V0_1
+from fed3r_app.config import DEFAULTS, RETIRED
+from fed3r_app.config.versions import CONFIG_V0_1, OTHER_IN_V0_1
 from fed3r_app.data.images import FileImages
 from fed3r_app.features.extraction import extract_features
 from fed3r_app.runs.directory import RunDirectory
@@ -161,9 +161,9 @@ def test_nodes_with_their_own_images_join_a_run_of_0_1(copy: Any) -> None:
 
 
 def test_every_key_has_the_value_that_0_1_gave_it() -> None:
-    assert CONFIG_V0_1.keys() == DEFAULTS.keys()
-    then = {k: v for k, v in NUMBERS["defaults"].items() if k in CONFIG_V0_1}
+    then = {k: v for k, v in NUMBERS["defaults"].items() if k not in RETIRED}
     assert {k: CONFIG_V0_1[k] for k in then} == then
+    assert CONFIG_V0_1.keys() == DEFAULTS.keys() == then.keys() | OTHER_IN_V0_1.keys()
 
 
 def test_a_key_that_a_file_of_0_1_lacks_has_the_value_of_0_1(

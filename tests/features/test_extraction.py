@@ -2,7 +2,9 @@
 
 import gc
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from fed3r_app.features.preprocessing import Preprocess
 from fed3r_app.features.spec import BackboneSpec
 
 CPU = torch.device("cpu")
+Cached = Callable[..., Tensor]
 
 
 class NoiseImages(ImageSet):
@@ -61,13 +64,28 @@ def small_network() -> nn.Module:
     return network
 
 
-def small_backbone(**changes: object) -> Backbone:
-    settings = {
-        "spec": BackboneSpec("small", "test", digest="0"),
-        "preprocess": Preprocess(16, 16),
-        "build": small_network,
-    }
-    return Backbone(**{**settings, **changes})  # type: ignore[arg-type]
+def small_backbone(name: str = "small", digest: str = "0", **changes: Any) -> Backbone:
+    settings = {"preprocess": Preprocess(16, 16), "build": small_network} | changes
+    return Backbone(BackboneSpec(name, "test", digest=digest), **settings)
+
+
+def mobilenet(size: int = 32) -> Backbone:
+    return load_backbone(BackboneSpec("mobilenet_v2", "packaged", size))
+
+
+def extract(backbone: Backbone, images: ImageSet, rows: Any, **options: Any) -> Tensor:
+    return extract_features(backbone, images, np.array(rows), device=CPU, **options)
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> Cached:
+    """Return what `cached_features` gives with a cache of the test's own."""
+
+    def features(backbone: Backbone, images: ImageSet, rows: Any, **given: Any) -> Any:
+        options = {"device": CPU, "cache_dir": tmp_path} | given
+        return cached_features(backbone, images, np.array(rows), **options)
+
+    return features
 
 
 def plain_features(backbone: Backbone, images: NoiseImages, rows: list[int]) -> Tensor:
@@ -81,11 +99,11 @@ def plain_features(backbone: Backbone, images: NoiseImages, rows: list[int]) -> 
 
 
 def test_a_network_is_let_go_of_when_there_is_another() -> None:
-    backbone, images, rows = small_backbone(), NoiseImages(1), np.array([0])
-    extract_features(backbone, images, rows, device=CPU)
+    backbone, images = small_backbone(), NoiseImages(1)
+    extract(backbone, images, [0])
     gone = weakref.ref(backbone.module)
     del backbone
-    extract_features(small_backbone(), images, rows, device=CPU)
+    extract(small_backbone(), images, [0])
     gc.collect()
     assert gone() is None
 
@@ -94,17 +112,19 @@ def test_a_network_is_let_go_of_when_there_is_another() -> None:
     "backbone",
     [
         small_backbone(),
-        load_backbone(BackboneSpec("mobilenet_v2", "packaged", 32)),
-        load_backbone(BackboneSpec("mobilenet_v2", "packaged", 96)),
+        mobilenet(),
+        mobilenet(96),
         load_backbone(BackboneSpec("densenet121", "random", 32)),
     ],
     ids=lambda backbone: f"{backbone.name}-{backbone.preprocess.crop}",
 )
-def test_features_equal_the_plain_networks(backbone: Backbone) -> None:
-    images = NoiseImages(6)
-    rows = [4, 0, 5, 1, 1]
+def test_features_equal_the_plain_networks(
+    backbone: Backbone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features_module, "_CPU_BATCH", 2)
+    images, rows = NoiseImages(6), [4, 0, 5, 1, 1]
     before = {k: v.clone() for k, v in backbone.module.state_dict().items()}
-    ours = extract_features(backbone, images, np.array(rows), device=CPU, batch_size=2)
+    ours = extract(backbone, images, rows)
     expected = plain_features(backbone, images, rows)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-4)
     assert not ours.is_inference() and ours.dtype == torch.float32
@@ -121,15 +141,8 @@ def test_batch_norms_are_folded_where_they_can_be() -> None:
     assert kinds.count(nn.BatchNorm2d) == 1  # the one after the shared convolution
     torch.testing.assert_close(fused(x), expected, rtol=1e-5, atol=1e-5)
     assert isinstance(network.get_submodule("norm"), nn.BatchNorm2d)
-
-
-def test_mobilenet_has_no_batch_norm_left() -> None:
-    fused = fast_copy(
-        load_backbone(BackboneSpec("mobilenet_v2", "packaged", 32)).module,
-        CPU,
-        torch.float32,
-    )
-    assert not any(isinstance(part, nn.BatchNorm2d) for part in fused.modules())
+    mobile = fast_copy(mobilenet().module, CPU, torch.float32)
+    assert not any(isinstance(part, nn.BatchNorm2d) for part in mobile.modules())
 
 
 def test_what_cannot_be_traced_is_used_as_it_is() -> None:
@@ -142,56 +155,42 @@ def test_what_cannot_be_traced_is_used_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_batch_size_and_order_do_not_show(batch_size: int) -> None:
+def test_batch_size_and_order_do_not_show_and_progress_counts_images(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     images, backbone = NoiseImages(10), small_backbone()
-    every = extract_features(backbone, images, np.arange(10), device=CPU)
+    every = extract(backbone, images, range(10))
     rows = np.random.default_rng(0).permutation(10)
-    some = extract_features(backbone, images, rows, device=CPU, batch_size=batch_size)
-    torch.testing.assert_close(some, every[torch.from_numpy(rows)])
-
-
-def test_no_rows_give_no_features(tmp_path: Path) -> None:
-    images, none = NoiseImages(3), np.array([], dtype=np.int64)
-    backbone = small_backbone()
-    assert extract_features(backbone, images, none, device=CPU).shape == (0, 5)
-    empty = cached_features(backbone, images, none, device=CPU, cache_dir=tmp_path)
-    assert empty.shape == (0, 5)
-
-
-def test_progress_counts_images() -> None:
     seen: list[tuple[int, int]] = []
-    extract_features(
-        small_backbone(),
-        NoiseImages(7),
-        np.arange(7),
-        device=CPU,
-        batch_size=3,
-        progress=lambda done, total: seen.append((done, total)),
-    )
-    assert seen == [(3, 7), (6, 7), (7, 7)]
+    monkeypatch.setattr(features_module, "_CPU_BATCH", batch_size)
+    some = extract(backbone, images, rows, progress=lambda *done: seen.append(done))
+    torch.testing.assert_close(some, every[torch.from_numpy(rows)])
+    ends = [*range(batch_size, 10, batch_size), 10]
+    assert seen == [(done, 10) for done in ends]
+
+
+def test_no_rows_give_no_features(cached: Cached) -> None:
+    none = np.array([], dtype=np.int64)
+    for make in (extract, cached):
+        assert make(small_backbone(), NoiseImages(3), none).shape == (0, 5)
 
 
 def test_bfloat16_is_close_and_not_the_same() -> None:
-    images, backbone = (
-        NoiseImages(4),
-        load_backbone(BackboneSpec("mobilenet_v2", "packaged", 32)),
-    )
-    exact = extract_features(backbone, images, np.arange(4), device=CPU)
-    rough = extract_features(
-        backbone, images, np.arange(4), device=CPU, dtype="bfloat16"
+    exact, rough = (
+        extract(mobilenet(), NoiseImages(4), range(4), dtype=dtype)
+        for dtype in ("float32", "bfloat16")
     )
     assert rough.dtype == torch.float32 and not torch.equal(rough, exact)
-    similarity = torch.cosine_similarity(rough, exact)
-    assert (similarity > 0.98).all()
+    assert (torch.cosine_similarity(rough, exact) > 0.98).all()
 
 
 def test_bad_arguments_are_named() -> None:
     images, backbone = NoiseImages(3), small_backbone()
     with pytest.raises(ValueError, match=r"dtype must be one of .* got 'float16'"):
-        extract_features(backbone, images, np.array([0]), device=CPU, dtype="float16")
+        extract(backbone, images, [0], dtype="float16")
     for rows in ([3], [-1]):
         with pytest.raises(ValueError, match="rows must be between 0 and 2, got"):
-            extract_features(backbone, images, np.array(rows), device=CPU)
+            extract(backbone, images, rows)
 
 
 @pytest.fixture
@@ -199,8 +198,8 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return the sizes of the batches that any network has run on since."""
     sizes: list[int] = []
 
-    def counting(*args: object) -> nn.Module:
-        network = fast_copy(*args)  # type: ignore[arg-type]
+    def counting(*args: Any) -> nn.Module:
+        network = fast_copy(*args)
         network.register_forward_pre_hook(lambda _, x: sizes.append(len(x[0])))
         return network
 
@@ -210,125 +209,82 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_cached_features_run_nothing_and_are_the_same_bits(
-    tmp_path: Path, runs: list[int]
+    cached: Cached, runs: list[int]
 ) -> None:
     images, backbone = NoiseImages(9), small_backbone()
-    first = cached_features(
-        backbone, images, np.arange(9), device=CPU, cache_dir=tmp_path
-    )
+    first = cached(backbone, images, range(9))
+    rows = [8, 2, 2, 5]
+    again = cached(backbone, images, rows)
     assert sum(runs) == 9 and images.reads.tolist() == [1] * 9
-    rows = np.array([8, 2, 2, 5])
-    again = cached_features(backbone, images, rows, device=CPU, cache_dir=tmp_path)
-    assert sum(runs) == 9 and images.reads.tolist() == [1] * 9
-    assert torch.equal(again, first[torch.from_numpy(rows)])
+    assert torch.equal(again, first[rows])
 
 
-def test_cached_features_need_no_network(tmp_path: Path) -> None:
+def test_cached_features_need_no_network(cached: Cached) -> None:
     def never() -> nn.Module:
         raise AssertionError("the network was built")
 
-    images, rows = NoiseImages(4), np.arange(4)
-    first = cached_features(
-        small_backbone(), images, rows, device=CPU, cache_dir=tmp_path
-    )
+    images = NoiseImages(4)
+    first = cached(small_backbone(), images, range(4))
     lazy = small_backbone(build=never, known_dim=5)
-    again = cached_features(lazy, images, rows, device=CPU, cache_dir=tmp_path)
-    assert torch.equal(first, again)
+    assert torch.equal(first, cached(lazy, images, range(4)))
 
 
-def test_only_what_is_missing_is_extracted(tmp_path: Path, runs: list[int]) -> None:
+def test_only_what_is_missing_is_extracted(cached: Cached, runs: list[int]) -> None:
     images, backbone = NoiseImages(8), small_backbone()
     seen: list[tuple[int, int]] = []
     for rows in ([1, 3], [3, 7, 1, 7, 0], [7, 0]):
-        got = cached_features(
-            backbone,
-            images,
-            np.array(rows),
-            device=CPU,
-            cache_dir=tmp_path,
-            progress=lambda done, total: seen.append((done, total)),
-        )
+        got = cached(backbone, images, rows, progress=lambda *done: seen.append(done))
         expected = plain_features(backbone, NoiseImages(8), rows)
         torch.testing.assert_close(got, expected, rtol=0, atol=1e-4)
     assert images.reads.tolist() == [1, 1, 0, 1, 0, 0, 0, 1]
     assert seen == [(2, 2), (2, 2)] and sum(runs) == 4
 
 
-def test_settings_do_not_share_features(tmp_path: Path, runs: list[int]) -> None:
-    rows = np.arange(2)
+def test_settings_do_not_share_features(
+    cached: Cached, tmp_path: Path, runs: list[int]
+) -> None:
     settings = [
         (small_backbone(), "float32", "a"),
         (small_backbone(), "bfloat16", "a"),
         (small_backbone(), "float32", "b"),
-        (
-            small_backbone(spec=BackboneSpec("small", "test", digest="1")),
-            "float32",
-            "a",
-        ),
+        (small_backbone(digest="1"), "float32", "a"),
         (small_backbone(preprocess=Preprocess(18, 16)), "float32", "a"),
         (small_backbone(preprocess=Preprocess(18, 18)), "float32", "a"),
-        (
-            small_backbone(spec=BackboneSpec("other", "test", digest="0")),
-            "float32",
-            "a",
-        ),
+        (small_backbone("other"), "float32", "a"),
     ]
     for backbone, dtype, identity in settings:
-        cached_features(
-            backbone,
-            NoiseImages(2, identity),
-            rows,
-            device=CPU,
-            dtype=dtype,
-            cache_dir=tmp_path,
-        )
+        cached(backbone, NoiseImages(2, identity), range(2), dtype=dtype)
     assert sum(runs) == 2 * len(settings)
     assert len(list(tmp_path.iterdir())) == len(settings)
 
 
-def test_damage_is_repaired(tmp_path: Path) -> None:
-    images, backbone, rows = NoiseImages(5), small_backbone(), np.arange(5)
-    first = cached_features(backbone, images, rows, device=CPU, cache_dir=tmp_path)
+def test_damage_is_repaired(cached: Cached, tmp_path: Path) -> None:
+    images, backbone, rows = NoiseImages(5), small_backbone(), range(5)
+    first = cached(backbone, images, rows)
     (path,) = tmp_path.glob("*/features.bin")
     path.write_bytes(path.read_bytes()[:50])
-    again = cached_features(backbone, images, rows, device=CPU, cache_dir=tmp_path)
+    again = cached(backbone, images, rows)
     torch.testing.assert_close(again, first)
     assert images.reads.tolist() == [1, 1, 2, 2, 2]  # two records are whole
-    third = cached_features(backbone, images, rows, device=CPU, cache_dir=tmp_path)
-    assert torch.equal(third, again)
+    assert torch.equal(cached(backbone, images, rows), again)
 
 
-def test_an_interrupted_extraction_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    images, backbone, rows = NoiseImages(80), small_backbone(), np.arange(80)
+def test_an_interrupted_extraction_resumes_where_it_stopped(cached: Cached) -> None:
+    images, backbone, left = NoiseImages(80), small_backbone(), []
 
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        cached_features(
-            backbone,
-            images,
-            rows,
-            device=CPU,
-            cache_dir=tmp_path,
-            progress=interrupt,
-        )
-    left: list[int] = []
-    cached_features(
-        backbone,
-        images,
-        rows,
-        device=CPU,
-        cache_dir=tmp_path,
-        progress=lambda done, total: left.append(total),
-    )
+        cached(backbone, images, range(80), progress=interrupt)
+    cached(backbone, images, range(80), progress=lambda _, total: left.append(total))
     assert left[0] == 80 - 32
 
 
-def test_an_unwritable_cache_does_not_stop_the_run(tmp_path: Path) -> None:
-    images, backbone, rows = NoiseImages(3), small_backbone(), np.arange(3)
+def test_an_unwritable_cache_does_not_stop_the_run(
+    cached: Cached, tmp_path: Path
+) -> None:
+    images, backbone = NoiseImages(3), small_backbone()
     (tmp_path / "file").touch()
-    got = cached_features(
-        backbone, images, rows, device=CPU, cache_dir=tmp_path / "file"
-    )
-    assert torch.equal(got, extract_features(backbone, images, rows, device=CPU))
+    got = cached(backbone, images, range(3), cache_dir=tmp_path / "file")
+    assert torch.equal(got, extract(backbone, images, range(3)))
