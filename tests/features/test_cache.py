@@ -54,14 +54,12 @@ def test_exactly_the_kept_rows_come_back(
     assert np.array_equal(features[found], features_of(wanted)[found])
 
 
-def test_a_row_of_zeros_is_not_an_absent_row(tmp_path: Path) -> None:
+def test_zeros_are_not_an_absent_row_and_nan_and_infinity_survive(
+    tmp_path: Path,
+) -> None:
     cache = cache_in(tmp_path)
     cache.write(np.array([3]), np.zeros((1, DIM), dtype=np.float32))
     assert cache.read(np.arange(5))[1].tolist() == [False] * 3 + [True, False]
-
-
-def test_nan_and_infinity_survive(tmp_path: Path) -> None:
-    cache = cache_in(tmp_path)
     odd = np.array([[np.nan, np.inf, -np.inf, -0.0, 1e-45, 0, 1]], dtype=np.float32)
     cache.write(np.array([2]), odd)
     assert cache.read(np.array([2]))[0].tobytes() == odd.tobytes()

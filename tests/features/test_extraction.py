@@ -65,8 +65,8 @@ def small_network() -> nn.Module:
 
 
 def small_backbone(name: str = "small", digest: str = "0", **changes: Any) -> Backbone:
-    settings = {"preprocess": Preprocess(16, 16), "build": small_network} | changes
-    return Backbone(BackboneSpec(name, "test", digest=digest), **settings)
+    given: dict[str, Any] = {"preprocess": Preprocess(16, 16), "build": small_network}
+    return Backbone(BackboneSpec(name, "test", digest=digest), **given | changes)
 
 
 def mobilenet(size: int = 32) -> Backbone:
@@ -82,7 +82,7 @@ def cached(tmp_path: Path) -> Cached:
     """Return what `cached_features` gives with a cache of the test's own."""
 
     def features(backbone: Backbone, images: ImageSet, rows: Any, **given: Any) -> Any:
-        options = {"device": CPU, "cache_dir": tmp_path} | given
+        options: dict[str, Any] = {"device": CPU, "cache_dir": tmp_path} | given
         return cached_features(backbone, images, np.array(rows), **options)
 
     return features

@@ -7,31 +7,18 @@ from fed3r_app.features.flops import count_forward_flops, forward_flops
 from fed3r_app.features.spec import BackboneSpec
 
 
-def test_flops_are_counted_once_and_then_remembered(tmp_path: Path) -> None:
-    backbone = load_backbone(BackboneSpec("mobilenet_v2", "random", 32))
-    counted = forward_flops(backbone, tmp_path)
-    assert counted == count_forward_flops(backbone.module, 32)
-    (path,) = tmp_path.iterdir()
-    path.write_text('{"flops": 7}')
-    assert forward_flops(backbone, tmp_path) == 7
-
-
-def test_a_damaged_memory_is_counted_again(tmp_path: Path) -> None:
-    backbone = load_backbone(BackboneSpec("mobilenet_v2", "random", 32))
-    counted = forward_flops(backbone, tmp_path)
+def test_flops_are_counted_once_and_again_where_the_memory_is_damaged(
+    tmp_path: Path,
+) -> None:
+    small, large = (
+        load_backbone(BackboneSpec("mobilenet_v2", "random", size)) for size in (32, 64)
+    )
+    counted = forward_flops(small, tmp_path)
+    assert counted == count_forward_flops(small.module, 32)
     (path,) = tmp_path.iterdir()
     for damage in ("", "{", "[]", '{"flops": null}'):
         path.write_text(damage)
-        assert forward_flops(backbone, tmp_path) == counted
-
-
-def test_another_size_is_another_number(tmp_path: Path) -> None:
-    small = forward_flops(
-        load_backbone(BackboneSpec("mobilenet_v2", "random", 32)), tmp_path
-    )
-    assert (
-        forward_flops(
-            load_backbone(BackboneSpec("mobilenet_v2", "random", 64)), tmp_path
-        )
-        > small
-    )
+        assert forward_flops(small, tmp_path) == counted
+    path.write_text('{"flops": 7}')
+    assert forward_flops(small, tmp_path) == 7
+    assert forward_flops(large, tmp_path) > counted

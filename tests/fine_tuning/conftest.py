@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fed3r_app.data import load_dataset
-from fed3r_app.runs.model_file import SavedModel
 from tests.harness.fixtures import app_runs
 from tests.harness.pixels import PIXELS, save_sides
 from tests.harness.runs import AppRuns
@@ -77,16 +75,3 @@ def grey_folder(tmp_path: Path) -> Callable[..., str]:
         return str(save_sides(tmp_path / "grey", parts))
 
     return make
-
-
-def assert_same_model(one: SavedModel, other: SavedModel) -> None:
-    """Compare two saved models bit for bit."""
-    assert torch.equal(one.W, other.W)
-    assert one.backbone_arrays.keys() == other.backbone_arrays.keys()
-    for name, value in one.backbone_arrays.items():
-        assert torch.equal(value, other.backbone_arrays[name]), name
-
-
-@pytest.fixture
-def same_model() -> Callable[[SavedModel, SavedModel], None]:
-    return assert_same_model

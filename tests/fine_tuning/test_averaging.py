@@ -8,7 +8,7 @@ import torch
 from flwr.serverapp.strategy import FedAvg, FedAvgM
 
 from strategies import make_optimizer
-from tests.harness.runs import AppRuns
+from tests.harness.runs import AppRuns, assert_same_model
 
 LP: dict[str, Any] = {
     "method": "none",
@@ -148,10 +148,10 @@ def test_frozen_batch_norm_sends_and_saves_no_running_statistics(
 
 
 def test_a_frozen_run_is_not_touched_by_a_run_before_it(
-    run: AppRuns, few_images: Any, same_model: Any
+    run: AppRuns, few_images: Any
 ) -> None:
     frozen: dict[str, Any] = few_images | {"finetune": "feat", "rounds": 1}
     alone = run(2, run_name="alone", **frozen)
     run(2, run_name="between", **frozen, batch_norm="train", lr=0.1)
     after = run(2, run_name="after", **frozen)
-    same_model(after.model, alone.model)
+    assert_same_model(after.model, alone.model)

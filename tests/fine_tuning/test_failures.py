@@ -17,7 +17,7 @@ from flwr.app import (
 )
 
 from fed3r_app.errors import RunError
-from tests.harness.runs import AppRuns
+from tests.harness.runs import AppRuns, assert_same_model
 
 LP: dict[str, Any] = {
     "finetune": "lp",
@@ -186,7 +186,7 @@ def test_a_silent_client_is_reported_and_left_out(run: AppRuns, warnings: Any) -
 
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "scaffold"])
 def test_a_round_without_a_valid_reply_stops_and_keeps_the_last_good_model(
-    run: AppRuns, same_model: Any, optimizer: Any
+    run: AppRuns, optimizer: Any
 ) -> None:
     def break_all(message: Message, context: Context) -> None:
         if number_of(message) == 3:
@@ -197,14 +197,12 @@ def test_a_round_without_a_valid_reply_stops_and_keeps_the_last_good_model(
     sentence = r"All 3 clients of round 3 failed; one said: The disk is gone\."
     with pytest.raises(RunError, match=sentence):
         run(3, before=break_all, **settings | {"rounds": 5})
-    same_model(run.last.model, good.model)
+    assert_same_model(run.last.model, good.model)
     assert [line["round"] for line in run.last.tuning] == [2, 3]
     assert not (run.last.directory / "summary.json").exists()
 
 
-def test_a_first_round_without_a_valid_reply_keeps_the_start(
-    run: AppRuns, same_model: Any
-) -> None:
+def test_a_first_round_without_a_valid_reply_keeps_the_start(run: AppRuns) -> None:
     def break_all(message: Message, context: Context) -> None:
         if number_of(message):
             raise OSError("The disk is gone.")

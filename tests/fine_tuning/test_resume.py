@@ -11,7 +11,7 @@ from flwr.app import Context, Message
 
 from fed3r_app.core import RidgeStatistics, RunningSum
 from fed3r_app.errors import RunError
-from tests.harness.runs import AppRuns
+from tests.harness.runs import AppRuns, assert_same_model
 
 LP: dict[str, Any] = {
     "finetune": "lp",
@@ -35,7 +35,7 @@ def in_two_parts(
 @pytest.mark.parametrize("optimizer", MOMENTUM)
 @pytest.mark.parametrize("method", ["fed3r", "none", "fed3r-rf"])
 def test_a_resumed_run_ends_with_the_same_bits(
-    run: AppRuns, same_model: Any, optimizer: Any, method: Any
+    run: AppRuns, optimizer: Any, method: Any
 ) -> None:
     settings: dict[str, Any] = LP | {
         "optimizer": optimizer,
@@ -43,7 +43,7 @@ def test_a_resumed_run_ends_with_the_same_bits(
         "rf_dim": 100,
     }
     whole, parts = in_two_parts(run, 10, settings | MOMENTUM[optimizer])
-    same_model(parts.model, whole.model)
+    assert_same_model(parts.model, whole.model)
     assert {e.round for e in parts.trained} == {3, 4}
     for key in ("accuracy", "rounds", "temperature"):
         assert parts.summary[key] == whole.summary[key]
@@ -61,10 +61,10 @@ def test_a_resumed_run_ends_with_the_same_bits(
     ids=["feat", "full"],
 )
 def test_a_resumed_network_ends_with_the_same_bits(
-    run: AppRuns, few_images: Any, same_model: Any, settings: Any
+    run: AppRuns, few_images: Any, settings: Any
 ) -> None:
     whole, parts = in_two_parts(run, 2, few_images | settings, first=1, rounds=2)
-    same_model(parts.model, whole.model)
+    assert_same_model(parts.model, whole.model)
 
 
 def test_the_metrics_of_a_resumed_run_have_no_gap(run: AppRuns) -> None:
@@ -79,9 +79,7 @@ def test_the_metrics_of_a_resumed_run_have_no_gap(run: AppRuns) -> None:
     assert 0 < extra < 10 * 200
 
 
-def test_a_run_stopped_in_a_round_goes_on_as_if_it_had_not_been(
-    run: AppRuns, same_model: Any
-) -> None:
+def test_a_run_stopped_in_a_round_goes_on_as_if_it_had_not_been(run: AppRuns) -> None:
     def stop(message: Message, context: Context) -> None:
         if message.content.config_records["config"].get("server-round") == 3:
             raise OSError("The power is gone.")
@@ -90,15 +88,15 @@ def test_a_run_stopped_in_a_round_goes_on_as_if_it_had_not_been(
     with pytest.raises(RunError, match="The power is gone"):
         run(10, before=stop, rounds=5, **LP)
     resumed = run(10, rounds=5, resume=True, **LP)
-    same_model(resumed.model, whole.model)
+    assert_same_model(resumed.model, whole.model)
 
 
-def test_resuming_a_finished_run_changes_nothing(run: AppRuns, same_model: Any) -> None:
+def test_resuming_a_finished_run_changes_nothing(run: AppRuns) -> None:
     before = run(10, rounds=2, **LP)
     model = before.model
     after = run(10, rounds=2, resume=True, **LP)
     assert not after.trained
-    same_model(after.model, model)
+    assert_same_model(after.model, model)
     assert after.summary["accuracy"] is not None
 
 
@@ -146,7 +144,7 @@ def test_a_damaged_checkpoint_ends_in_a_sentence(run: AppRuns, damage: Any) -> N
     ],
 )
 def test_a_changed_setting_is_named_and_the_model_stays(
-    run: AppRuns, same_model: Any, key: Any, value: Any
+    run: AppRuns, key: Any, value: Any
 ) -> None:
     before = run(4, rounds=1, **LP).model
     name = key.replace("_", "-")
@@ -154,7 +152,7 @@ def test_a_changed_setting_is_named_and_the_model_stays(
         RunError, match=f"{name} must be .*, as in the run that is resumed"
     ):
         run(4, resume=True, **LP | {"rounds": 2, key: value})
-    same_model(run.last.model, before)
+    assert_same_model(run.last.model, before)
 
 
 def test_another_variant_can_not_go_on(run: AppRuns) -> None:
@@ -163,18 +161,14 @@ def test_another_variant_can_not_go_on(run: AppRuns) -> None:
         run(4, rounds=2, resume=True, **LP)
 
 
-def test_fine_tuning_can_be_added_to_a_finished_closed_form(
-    run: AppRuns, same_model: Any
-) -> None:
+def test_fine_tuning_can_be_added_to_a_finished_closed_form(run: AppRuns) -> None:
     whole = run(10, run_name="whole", rounds=2, **LP)
     run(10, **LP | {"finetune": "none"})
     added = run(10, rounds=2, resume=True, **LP)
-    same_model(added.model, whole.model)
+    assert_same_model(added.model, whole.model)
 
 
-def test_a_fine_tuning_that_has_begun_asks_nobody_for_statistics(
-    run: AppRuns, same_model: Any
-) -> None:
+def test_a_fine_tuning_that_has_begun_asks_nobody_for_statistics(run: AppRuns) -> None:
     def fail(message: Message, context: Context) -> None:
         if message.metadata.message_type == "train.statistics":
             assert context.node_config["partition-id"] != 1
@@ -184,13 +178,13 @@ def test_a_fine_tuning_that_has_begun_asks_nobody_for_statistics(
     run(10, rounds=1, before=fail, **settings)
     resumed = run(10, rounds=2, resume=True, **settings)
     assert not any(each.kind == "train.statistics" for each in resumed.exchanges)
-    same_model(resumed.model, whole.model)
+    assert_same_model(resumed.model, whole.model)
     assert torch.equal(resumed.model.present, whole.model.present)
     for key in ("status", "missing_clients", "closed_form_accuracy"):
         assert resumed.summary[key] == whole.summary[key]
 
 
-def test_sums_that_were_lost_are_asked_for_again(run: AppRuns, same_model: Any) -> None:
+def test_sums_that_were_lost_are_asked_for_again(run: AppRuns) -> None:
     whole = run(4, run_name="whole", rounds=2, **LP)
     path = run(4, rounds=1, **LP).directory / "statistics.safetensors"
     path.write_bytes(path.read_bytes()[:-9])
@@ -198,7 +192,7 @@ def test_sums_that_were_lost_are_asked_for_again(run: AppRuns, same_model: Any) 
     resumed = run(4, rounds=2, resume=True, **LP)
     kinds = [each.kind for each in resumed.exchanges]
     assert kinds.count("train.statistics") == 4
-    same_model(resumed.model, whole.model)
+    assert_same_model(resumed.model, whole.model)
 
 
 @pytest.mark.parametrize("resume", [False, True])
@@ -222,12 +216,10 @@ def test_no_sums_are_held_while_the_classifier_trains(
     assert held and max(held) == before
 
 
-def test_a_tuned_run_does_not_go_on_without_its_fine_tuning(
-    run: AppRuns, same_model: Any
-) -> None:
+def test_a_tuned_run_does_not_go_on_without_its_fine_tuning(run: AppRuns) -> None:
     before = run(4, rounds=1, **LP)
     model, metrics = before.model, before.metrics
     with pytest.raises(RunError, match="finetune must not be 'none' to resume"):
         run(4, resume=True, **LP | {"finetune": "none"})
-    same_model(run.last.model, model)
+    assert_same_model(run.last.model, model)
     assert run.last.metrics == metrics

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness.runs import AppRuns
+from tests.harness.runs import AppRuns, assert_same_model
 
 LP: dict[str, Any] = {
     "finetune": "lp",
@@ -45,7 +45,7 @@ def test_a_seed_means_the_same_cohorts_whatever_pythons_own_random_numbers(
 @pytest.mark.parametrize("optimizer", ["fedavg", "fedavgm", "scaffold"])
 @pytest.mark.parametrize("method", ["fed3r", "none"])
 def test_a_run_again_gives_the_same_bits_in_whatever_order_replies_come(
-    run: AppRuns, same_model: Any, optimizer: Any, method: Any
+    run: AppRuns, optimizer: Any, method: Any
 ) -> None:
     settings: dict[str, Any] = LP | {
         "method": method,
@@ -57,8 +57,8 @@ def test_a_run_again_gives_the_same_bits_in_whatever_order_replies_come(
         for seed in (None, 1, 2)
     ]
     if method == "none":
-        same_model(models[0], models[1])
-        same_model(models[0], models[2])
+        assert_same_model(models[0], models[1])
+        assert_same_model(models[0], models[2])
     else:
         # The sums of the closed form are float64: the order shows in their last bits.
         for model in models[1:]:
@@ -69,7 +69,7 @@ def test_a_run_again_gives_the_same_bits_in_whatever_order_replies_come(
     "batch_norm", [pytest.param("frozen", marks=pytest.mark.slow), "train"]
 )
 def test_a_network_trains_to_the_same_bits_again(
-    run: AppRuns, few_photos: Any, same_model: Any, batch_norm: Any
+    run: AppRuns, few_photos: Any, batch_norm: Any
 ) -> None:
     settings: dict[str, Any] = few_photos | {
         "method": "none",
@@ -80,4 +80,4 @@ def test_a_network_trains_to_the_same_bits_again(
         run(2, run_name=name, batch_norm=batch_norm, **settings).model
         for name in ("one", "two")
     )
-    same_model(one, two)
+    assert_same_model(one, two)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from tests.harness.pixels import pixels
-from tests.harness.runs import AppRuns
+from tests.harness.runs import AppRuns, assert_same_model
 
 GRID = [10 ** (step / 4) for step in range(-12, 5)]
 LP: dict[str, Any] = {
@@ -79,14 +79,12 @@ def test_losses_that_are_none_are_passed_over(
     assert "Client 1 failed: losses must be" in caplog.text
 
 
-def test_a_resumed_run_keeps_the_temperature_it_measured(
-    run: AppRuns, same_model: Any
-) -> None:
+def test_a_resumed_run_keeps_the_temperature_it_measured(run: AppRuns) -> None:
     whole = run(10, temperature="auto", run_name="whole", **LP | {"rounds": 2})
     run(10, temperature="auto", **LP)
     resumed = run(10, temperature="auto", resume=True, **LP | {"rounds": 2})
     assert not any("temperature" in each.kind for each in resumed.exchanges)
-    same_model(resumed.model, whole.model)
+    assert_same_model(resumed.model, whole.model)
 
 
 @pytest.mark.parametrize("temperature", [0.1, "auto"])

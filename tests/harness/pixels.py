@@ -78,6 +78,12 @@ def assert_close(W: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
     assert float((W - expected).norm() / expected.norm()) <= tolerance
 
 
+def write_image(path: Path, value: int = 0) -> None:
+    """Save a small image of one colour, with the folders it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (2, 2), (value, value, value)).save(path)
+
+
 def save_sides(folder: Path, parts: Mapping[str, Mapping[str, int]]) -> Path:
     """Write so many images of each class of a part, bright left or right in turn."""
     rng = np.random.default_rng(0)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Context, Message, RecordDict
 from torch import Tensor
 
@@ -87,6 +88,14 @@ class Outcome:
         for each in self.trained:
             rounds.setdefault(each.round, []).append(each.client)
         return {number: sorted(clients) for number, clients in rounds.items()}
+
+
+def assert_same_model(one: SavedModel, other: SavedModel) -> None:
+    """Compare two saved models bit for bit."""
+    assert torch.equal(one.W, other.W)
+    assert one.backbone_arrays.keys() == other.backbone_arrays.keys()
+    for name, value in one.backbone_arrays.items():
+        assert torch.equal(value, other.backbone_arrays[name]), name
 
 
 def kebab(settings: Mapping[str, Value]) -> dict[str, Value]:
