@@ -144,6 +144,8 @@ def test_without_files_and_network_the_archive_is_named(
         r"Unpack cifar-100-python\.tar\.gz from https",
     ):
         load_dataset("cifar100", str(tmp_path))
+    with pytest.raises(ValueError, match=r"data-path must name a folder .*'cifar10'"):
+        load_dataset("cifar10", "")
 
 
 def test_what_is_missing_is_downloaded(
@@ -155,8 +157,3 @@ def test_what_is_missing_is_downloaded(
 
     monkeypatch.setattr(torchvision.datasets, "CIFAR10", fake)
     assert len(load_dataset("cifar10", str(tmp_path)).train) == 10
-
-
-def test_cifar_needs_a_data_path() -> None:
-    with pytest.raises(ValueError, match=r"data-path must name a folder .*'cifar10'"):
-        load_dataset("cifar10", "")

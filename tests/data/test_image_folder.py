@@ -28,25 +28,18 @@ def test_classes_are_the_sorted_folders_of_train(root: Any) -> None:
     assert dataset.clients is None
 
 
-def test_test_images_are_numbered_by_the_classes_of_train(root: Any) -> None:
-    write_image(root / "test" / "dog" / "1.png")
-    assert load_dataset("imagefolder", str(root)).test.labels.tolist() == [1]
-
-
-def test_other_files_and_hidden_ones_are_passed_over(root: Any) -> None:
+def test_an_empty_class_folder_is_a_class_and_hidden_and_other_files_are_passed_over(
+    root: Path,
+) -> None:
+    (root / "train" / "bird").mkdir()
     (root / "train" / "dog" / "notes.txt").write_text("good dog")
     write_image(root / "train" / "dog" / ".1.png")
     write_image(root / "train" / ".thumbnails" / "1.png")
-    dataset = load_dataset("imagefolder", str(root))
-    assert dataset.class_names == ("cat", "dog")
-    assert len(dataset.train) == 3
-
-
-def test_an_empty_class_folder_is_a_class(root: Any) -> None:
-    (root / "train" / "bird").mkdir()
+    write_image(root / "test" / "dog" / "1.png")
     dataset = load_dataset("imagefolder", str(root))
     assert dataset.class_names == ("bird", "cat", "dog")
     assert dataset.train.labels.tolist() == [1, 2, 2]
+    assert dataset.test.labels.tolist() == [2]  # by the classes of train
 
 
 def test_a_folder_that_makes_no_sense_is_refused(root: Any) -> None:

@@ -81,24 +81,19 @@ def test_more_clients_than_rows_leaves_some_empty(scheme: Any) -> None:
     assert sorted(map(len, parts)) == [0] * 5 + [1] * 3
 
 
-@settings(max_examples=30)
-@given(num_clients=st.integers(10, 60), seed=st.integers(0, 2**32))
-def test_by_class_gives_a_client_one_class(num_clients: int, seed: int) -> None:
-    labels = np.concatenate([np.arange(10), draw_labels(190, 10, seed)])
-    parts = split_rows(make_dataset(labels), "by-class", num_clients, 0, seed)
-    assert all(len(np.unique(labels[part])) <= 1 for part in parts)
-
-
-@settings(max_examples=30)
-@given(num_clients=st.integers(1, 10), seed=st.integers(0, 2**32))
-def test_by_class_deals_whole_classes_to_few_clients(
+@settings(max_examples=60)
+@given(num_clients=st.integers(1, 60), seed=st.integers(0, 2**32))
+def test_by_class_deals_whole_classes_or_gives_a_client_one(
     num_clients: int, seed: int
 ) -> None:
     labels = np.concatenate([np.arange(10), draw_labels(190, 10, seed)])
     parts = split_rows(make_dataset(labels), "by-class", num_clients, 0, seed)
     counts = [len(np.unique(labels[part])) for part in parts]
-    assert sum(counts) == 10
-    assert max(counts) - min(counts) <= 1
+    if num_clients >= 10:
+        assert max(counts) <= 1
+    else:
+        assert sum(counts) == 10
+        assert max(counts) - min(counts) <= 1
 
 
 def test_by_class_shares_a_class_evenly_over_its_clients() -> None:
@@ -111,18 +106,6 @@ def test_by_class_skips_a_class_that_no_row_has() -> None:
     labels = np.array([0, 0, 7, 7])
     parts = split_rows(make_dataset(labels), "by-class", 2, 0, 0)
     assert sorted(labels[part].tolist() for part in parts) == [[0, 0], [7, 7]]
-
-
-def test_a_small_alpha_concentrates_and_a_large_one_spreads() -> None:
-    labels = np.repeat(np.arange(10), 100)
-    dataset = make_dataset(labels)
-
-    def mean_classes(alpha: Any) -> Any:
-        parts = split_rows(dataset, "dirichlet", 10, alpha, 0)
-        return np.mean([len(np.unique(labels[part])) for part in parts])
-
-    assert mean_classes(0.01) < 4
-    assert mean_classes(1000.0) == 10
 
 
 def test_natural_gives_the_clients_of_the_data_set() -> None:

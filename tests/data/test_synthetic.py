@@ -64,13 +64,6 @@ def test_the_natural_clients_are_those_of_the_file(sizes_csv: Any) -> None:
     assert np.array_equal(np.concatenate(split), np.arange(43))
 
 
-def test_every_other_split_works_too() -> None:
-    dataset = load_dataset(NAME, "")
-    for scheme in ("iid", "by-class", "dirichlet"):
-        split = split_rows(dataset, scheme, 10, 0.5, 0)
-        assert sum(map(len, split)) == len(dataset.train)
-
-
 def test_a_client_has_fewer_classes_than_images_drawn_one_by_one() -> None:
     dataset = load_dataset("synthetic:clients=2000,classes=1000,mean=13", "")
     labels = dataset.train.labels

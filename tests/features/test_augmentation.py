@@ -14,6 +14,7 @@ from fed3r_app.training.sgd import ImageBatches
 
 SIZE = 16
 PREPROCESS = Preprocess(SIZE, SIZE)
+GREY = Preprocess(SIZE, SIZE, mode="L", mean=(0.0,), std=(1.0,))
 
 
 def ramp(width: int = 40, height: int = 30) -> Any:
@@ -29,10 +30,11 @@ def draws(count: int = 400, image: Any = None, seed: int = 0) -> Any:
     return [PREPROCESS.random_pixels(image or ramp(), random) for _ in range(count)]
 
 
-def test_the_shape_and_type_are_those_without_augmentation() -> None:
-    plain = PREPROCESS.pixels(ramp())
-    for pixels in draws(20):
-        assert (pixels.shape, pixels.dtype) == (plain.shape, plain.dtype)
+@pytest.mark.parametrize("preprocess", [PREPROCESS, GREY])
+def test_the_shape_and_type_are_those_without_augmentation(preprocess: Any) -> None:
+    plain = preprocess.pixels(ramp())
+    pixels = preprocess.random_pixels(ramp(), np.random.default_rng(0))
+    assert (pixels.shape, pixels.dtype) == (plain.shape, plain.dtype)
 
 
 def test_a_seed_gives_the_same_images_and_another_gives_others() -> None:
@@ -62,12 +64,6 @@ def test_boxes_lie_inside_and_cover_8_to_100_percent(size: Any) -> None:
     if size == (8, 8):  # a square has room for every ratio up to about 3/4 of it
         assert min(shares) >= 0.08 - 1e-9
         assert 0.4 < np.mean(shares) < 0.6
-
-
-def test_greyscale_images_have_one_channel() -> None:
-    grey = Preprocess(SIZE, SIZE, mode="L", mean=(0.0,), std=(1.0,))
-    pixels = grey.random_pixels(ramp(), np.random.default_rng(0))
-    assert pixels.shape == (SIZE, SIZE, 1)
 
 
 @pytest.fixture

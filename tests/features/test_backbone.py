@@ -37,6 +37,10 @@ def full_state(name: str, seed: int = 0) -> dict[str, Tensor]:
     return dict(get_model(name, weights=None).state_dict())
 
 
+DATA = """
+import sys, fed3r_app.data
+heavy = {'torch', 'sklearn', 'datasets', 'flwr_datasets', 'pyarrow'} & set(sys.modules)
+"""
 FEATURES_IN_THE_CACHE = """
 import sys, fed3r_app.features.backbone as b, fed3r_app.features.extraction
 backbone = b.load_backbone(b.BackboneSpec('mobilenet_v2', 'packaged', 96))
@@ -51,8 +55,8 @@ heavy = {'torchvision', 'torch._dynamo'} & set(sys.modules)
 """
 
 
-@pytest.mark.parametrize("code", [FEATURES_IN_THE_CACHE, PACKAGED_NETWORK])
-def test_what_needs_no_torchvision_does_without(code: str) -> None:
+@pytest.mark.parametrize("code", [DATA, FEATURES_IN_THE_CACHE, PACKAGED_NETWORK])
+def test_heavy_libraries_are_loaded_where_they_are_needed(code: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code + "sys.exit(' '.join(heavy) or 0)"],
         capture_output=True,
@@ -219,13 +223,9 @@ def test_a_damaged_file_is_refused(tmp_path: Path, suffix: str, content: bytes) 
     path.write_bytes(content)
     with pytest.raises(ValueError, match=rf"damaged\{suffix}.*Is the file damaged\?"):
         _ = load("resnet18", path).module
-
-
-def test_a_file_that_is_no_state_dict_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "list.pt"
-    torch.save({"state_dict": {}, "epoch": 3}, path)
+    torch.save({"state_dict": {}, "epoch": 3}, path.with_suffix(".pt"))
     with pytest.raises(ValueError, match="weights must hold a state dict"):
-        _ = load("resnet18", path).module
+        _ = load("resnet18", path.with_suffix(".pt")).module
 
 
 def packaged_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Backbone:

@@ -5,19 +5,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flwr.serverapp.strategy import FedAvg, FedAvgM
+from flwr.serverapp.strategy import FedAvg, FedAvgM, Strategy
 
 from strategies import make_optimizer
+from strategies.scaffold import Scaffold
 from tests.harness.runs import AppRuns, assert_same_model
 
-LP: dict[str, Any] = {
-    "method": "none",
-    "finetune": "lp",
-    "partition": "dirichlet",
-    "alpha": 1.0,
-    "clients_per_round": 3,
-    "rounds": 4,
-}
+UNEVEN: dict[str, Any] = {"partition": "dirichlet", "alpha": 1.0}
+LP = UNEVEN | {"method": "none", "finetune": "lp", "clients_per_round": 3, "rounds": 4}
+FULL: dict[str, Any] = {"method": "none", "finetune": "full", "batch_norm": "train"}
 
 
 def optimizer(name: str, server_lr: float = 1.0, server_momentum: float = 0.0) -> Any:
@@ -37,10 +33,6 @@ def weighted_mean(exchanges: Any, record: str = "arrays") -> Any:
     return mean
 
 
-def of_round(outcome: Any, number: Any) -> Any:
-    return [each for each in outcome.trained if each.round == number]
-
-
 def assert_near(got: Any, expected: Any) -> None:
     """Compare to float32's rounding of a mean of a few values."""
     for name, value in expected.items():
@@ -50,38 +42,35 @@ def assert_near(got: Any, expected: Any) -> None:
 def test_fedavg_and_fedavgm_are_flowers_own_classes() -> None:
     assert type(optimizer("fedavg")) is FedAvg
     assert type(optimizer("fedavgm", server_momentum=0.9)) is FedAvgM
-
-
-def test_a_server_step_of_fedavg_is_fedavgm_without_momentum() -> None:
+    assert type(optimizer("scaffold")) is Scaffold and issubclass(Scaffold, Strategy)
+    # A server step of FedAvg is FedAvgM without momentum.
     slower = optimizer("fedavg", server_lr=0.1)
     assert type(slower) is FedAvgM
     assert (slower.server_learning_rate, slower.server_momentum) == (0.1, 0.0)
 
 
-def test_fedavg_sends_on_the_mean_of_the_replies(run: AppRuns) -> None:
-    outcome = run(6, optimizer="fedavg", **LP)
-    for number in (1, 2, 3):
-        after = of_round(outcome, number + 1)[0].sent()
-        assert_near(after, weighted_mean(of_round(outcome, number)))
-
-
+# Without momentum and at a rate of 1, what is sent next is the mean of the replies.
 @pytest.mark.parametrize(
     ("name", "momentum", "server_lr"),
-    [("fedavgm", 0.9, 1.0), ("fedavgm", 0.9, 0.1), ("fedavg", 0.0, 0.1)],
+    [
+        ("fedavg", 0.0, 1.0),
+        ("fedavg", 0.0, 0.1),
+        ("fedavgm", 0.9, 1.0),
+        ("fedavgm", 0.9, 0.1),
+    ],
 )
 def test_the_server_steps_with_momentum(
-    run: AppRuns, name: str, momentum: Any, server_lr: Any
+    run: AppRuns, name: str, momentum: float, server_lr: float
 ) -> None:
-    outcome = run(
-        6, optimizer=name, server_momentum=momentum, server_lr=server_lr, **LP
-    )
-    x = of_round(outcome, 1)[0].sent()["classifier.weight"].astype(float)
+    step: dict[str, Any] = {"server_momentum": momentum, "server_lr": server_lr}
+    outcome = run(6, optimizer=name, **step, **LP)
+    x = outcome.round(1)[0].sent()["classifier.weight"].astype(float)
     velocity = np.zeros_like(x)
     for number in (1, 2, 3):
-        mean = weighted_mean(of_round(outcome, number))["classifier.weight"]
+        mean = weighted_mean(outcome.round(number))["classifier.weight"]
         velocity = momentum * velocity + (x - mean)
         x = x - server_lr * velocity
-        after = of_round(outcome, number + 1)[0].sent()
+        after = outcome.round(number + 1)[0].sent()
         assert_near(after, {"classifier.weight": x})
 
 
@@ -99,21 +88,15 @@ def test_fedavgm_has_the_papers_momentum_unless_told(run: AppRuns) -> None:
 def test_running_statistics_are_averaged_plainly_and_travel_apart(
     run: AppRuns, few_images: Any, name: str
 ) -> None:
-    momentum: dict[str, Any] = {"server_momentum": 0.9} if name == "fedavgm" else {}
-    settings: dict[str, Any] = few_images | {
-        "rounds": 3,
-        "finetune": "full",
-        "method": "none",
-    }
     # Three clients share four classes: one has two of them.
-    outcome = run(3, batch_norm="train", optimizer=name, **settings, **momentum)
+    outcome = run(3, optimizer=name, **few_images | FULL | {"rounds": 3})
     assert len({each.num_examples for each in outcome.trained}) > 1
     key = "running-statistics"
     for number in (1, 2):
-        after = of_round(outcome, number + 1)[0].sent(key)
-        assert_near(after, weighted_mean(of_round(outcome, number), key))
+        after = outcome.round(number + 1)[0].sent(key)
+        assert_near(after, weighted_mean(outcome.round(number), key))
     saved = {k: v.numpy() for k, v in outcome.model.backbone_arrays.items()}
-    assert_near(saved, weighted_mean(of_round(outcome, 3), key))
+    assert_near(saved, weighted_mean(outcome.round(3), key))
     variances = [v for k, v in saved.items() if k.endswith("running_var")]
     assert len(variances) == 56  # the batch norms of the network
     assert all((value > 0).all() for value in variances)
@@ -123,12 +106,7 @@ def test_running_statistics_are_averaged_plainly_and_travel_apart(
 def test_only_means_and_variances_travel_and_none_has_a_control_variate(
     run: AppRuns, few_images: Any, name: str
 ) -> None:
-    settings: dict[str, Any] = few_images | {
-        "rounds": 1,
-        "finetune": "full",
-        "method": "none",
-    }
-    outcome = run(2, batch_norm="train", optimizer=name, **settings)
+    outcome = run(2, optimizer=name, **few_images | FULL | {"rounds": 1})
     for each in outcome.trained:
         for content in (each.request, each.reply):
             for key, record in content.array_records.items():

@@ -17,17 +17,10 @@ from flwr.app import (
 )
 
 from fed3r_app.errors import RunError
-from tests.harness.runs import AppRuns, assert_same_model
+from tests.harness.runs import AppRuns, assert_same_model, failing
 
-LP: dict[str, Any] = {
-    "finetune": "lp",
-    "partition": "iid",
-    "clients_per_round": 0,
-    "rounds": 3,
-    "local_epochs": 3,
-    "ridge_lambda": 1.0,
-}
-
+IID: dict[str, Any] = {"partition": "iid", "clients_per_round": 0, "ridge_lambda": 1.0}
+LP: dict[str, Any] = IID | {"finetune": "lp", "rounds": 3, "local_epochs": 3}
 NODE_OF_CLIENT_1 = 3  # node 1 is the server
 
 
@@ -62,41 +55,31 @@ def test_a_loss_that_is_not_finite_is_reported_and_not_averaged_in(
     (sentence,) = [line for line in warnings() if "Client 1 failed" in line]
     assert "loss became" in sentence and "with lr = 3e+38. Lower lr." in sentence
     assert [line["clients_trained"] for line in outcome.tuning] == [3, 2, 3]
-    good = [e for e in outcome.trained if e.round == 2 and e.reply is not None]
+    good = [each for each in outcome.round(2) if each.reply is not None]
     assert {each.client for each in good} == {0, 2}
-    after = next(e for e in outcome.trained if e.round == 3).sent()
+    after = outcome.round(3)[0].sent()
     assert np.isfinite(after["classifier.weight"]).all()
     expected = mean_of(good, weighted=optimizer == "fedavg")
     assert np.abs(after["classifier.weight"] - expected).max() <= 1e-6
 
 
-def not_finite(records: Any) -> None:
-    bad = records["arrays"]["classifier.weight"].numpy().copy()
-    bad[0, 0] = np.nan
-    records["arrays"] = ArrayRecord({"classifier.weight": Array(bad)})
+def without(record: str) -> Any:
+    """Make what takes a record out of a reply."""
+    return lambda records: records.pop(record)
 
 
-def of_another_shape(records: Any) -> None:
-    records["arrays"] = ArrayRecord({"classifier.weight": Array(np.zeros((2, 2)))})
+def with_array(array: Any, name: str = "classifier.weight", of: str = "arrays") -> Any:
+    """Make what puts an array in the place of those of a reply."""
+
+    def damage(records: Any) -> None:
+        records[of] = ArrayRecord({name: array})
+
+    return damage
 
 
-def of_another_name(records: Any) -> None:
-    records["arrays"] = ArrayRecord({"other": Array(np.zeros((10, 64)))})
-
-
-def without_arrays(records: Any) -> None:
-    del records["arrays"]
-
-
-def of_no_bytes(records: Any) -> None:
-    array = records["arrays"]["classifier.weight"]
-    bad = Array(array.dtype, array.shape, array.stype, b"no array")
-    records["arrays"] = ArrayRecord({"classifier.weight": bad})
-
-
-def of_words(records: Any) -> None:
-    words = np.full((10, 64), "word")
-    records["arrays"] = ArrayRecord({"classifier.weight": Array(words)})
+NO_ARRAY = Array("float32", (10, 64), "numpy.ndarray", b"no array")
+NOT_FINITE = Array(np.array([np.nan] + [0.0] * 639, dtype=np.float32).reshape(10, 64))
+SMALLER, WORDS = Array(np.zeros((2, 2))), Array(np.full((10, 64), "word"))
 
 
 def with_metrics(**changes: Any) -> Any:
@@ -112,20 +95,25 @@ def with_metrics(**changes: Any) -> Any:
     return damage
 
 
+NOT_SENT = "Client 1 failed: its arrays are not those it was sent"
+BAD_VARIATES = [without("control"), with_array(SMALLER, of="control")]
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
-        (not_finite, "Client 1 failed: its classifier.weight is not finite"),
-        (of_another_shape, "Client 1 failed: its arrays are not those it was sent"),
-        (of_another_name, "Client 1 failed: its arrays are not those it was sent"),
-        (without_arrays, "Client 1 failed: its reply has no arrays or no metrics"),
-        (of_no_bytes, "Client 1 failed: Array 'classifier.weight' can't be read"),
-        (of_words, "Client 1 failed: its arrays are not those it was sent"),
+        (with_array(NOT_FINITE), "1 failed: its classifier.weight is not finite"),
+        (with_array(SMALLER), NOT_SENT),
+        (with_array(Array(np.zeros((10, 64))), "other"), NOT_SENT),
+        (without("arrays"), "Client 1 failed: its reply has no arrays or no metrics"),
+        (with_array(NO_ARRAY), "1 failed: Array 'classifier.weight' can't be read"),
+        (with_array(WORDS), NOT_SENT),
         (with_metrics(num_examples=None), "its num-examples must be a whole number"),
         (with_metrics(num_examples=-50), "its num-examples must be a whole number"),
         (with_metrics(num_examples=[3]), "its num-examples must be a whole number"),
         (with_metrics(train_loss=None), "its train-loss must be a finite number"),
         (with_metrics(train_loss=math.nan), "its train-loss must be a finite number"),
+        *((damage, NOT_SENT) for damage in BAD_VARIATES),
     ],
 )
 def test_a_bad_reply_is_reported_and_not_averaged_in(
@@ -136,7 +124,8 @@ def test_a_bad_reply_is_reported_and_not_averaged_in(
         if number == 1 and context.node_config["partition-id"] == 1:
             damage(reply)
 
-    outcome = run(3, tamper=tamper, **LP)
+    optimizer = "scaffold" if damage in BAD_VARIATES else "fedavg"
+    outcome = run(3, tamper=tamper, optimizer=optimizer, **LP)
     assert any(sentence in said for said in warnings())
     assert [line["clients_trained"] for line in outcome.tuning] == [2, 3, 3]
 
@@ -148,28 +137,6 @@ def test_metrics_that_nobody_else_has_are_passed_over(run: AppRuns) -> None:
 
     outcome = run(3, tamper=tamper, **LP)
     assert [line["clients_trained"] for line in outcome.tuning] == [3, 3, 3]
-
-
-def without_variate(records: Any) -> None:
-    del records["control"]
-
-
-def with_a_variate_of_another_shape(records: Any) -> None:
-    records["control"] = ArrayRecord({"classifier.weight": Array(np.zeros((2, 2)))})
-
-
-@pytest.mark.parametrize("damage", [without_variate, with_a_variate_of_another_shape])
-def test_a_variate_that_does_not_fit_is_reported_too(
-    run: AppRuns, warnings: Any, damage: Any
-) -> None:
-    def tamper(context: Context, request: RecordDict, reply: RecordDict) -> None:
-        number = request.config_records["config"].get("server-round")
-        if number == 1 and context.node_config["partition-id"] == 1:
-            damage(reply)
-
-    outcome = run(3, tamper=tamper, optimizer="scaffold", **LP)
-    assert "Client 1 failed: its arrays are not those it was sent" in warnings()
-    assert [line["clients_trained"] for line in outcome.tuning] == [2, 3, 3]
 
 
 def test_a_silent_client_is_reported_and_left_out(run: AppRuns, warnings: Any) -> None:
@@ -203,22 +170,10 @@ def test_a_round_without_a_valid_reply_stops_and_keeps_the_last_good_model(
 
 
 def test_a_first_round_without_a_valid_reply_keeps_the_start(run: AppRuns) -> None:
-    def break_all(message: Message, context: Context) -> None:
-        if number_of(message):
-            raise OSError("The disk is gone.")
-
     start = run(3, run_name="start", **LP | {"finetune": "none"})
     with pytest.raises(RunError, match="All 3 clients of round 1 failed"):
-        run(3, before=break_all, **LP)
+        run(3, before=failing(range(3), 1, "train"), **LP)
     assert np.array_equal(run.last.model.W, start.model.W.float().double())
-
-
-SMALL: dict[str, Any] = {
-    "method": "none",
-    "finetune": "full",
-    "batch_norm": "train",
-    "lr": 1e-3,
-}
 
 
 @pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.slow), 50])
@@ -226,9 +181,10 @@ def test_batches_of_one_image_train_with_batch_norm(
     run: AppRuns, few_images: Any, grey_folder: Any, batch_size: Any
 ) -> None:
     # Clients with 1, 2 and 5 images, whose last feature map is 1 x 1.
-    settings: dict[str, Any] = few_images | SMALL | {"batch_size": batch_size}
-    settings["data_path"] = grey_folder(a=1, b=2, c=5)
-    outcome = run(3, **settings)
+    images = few_images | {"data_path": grey_folder(a=1, b=2, c=5)}
+    full: dict[str, Any] = {"method": "none", "finetune": "full", "lr": 1e-3}
+    settings = images | full | {"batch_size": batch_size}
+    outcome = run(3, batch_norm="train", **settings)
     assert [line["clients_trained"] for line in outcome.tuning] == [3, 3]
     assert sorted({each.num_examples for each in outcome.trained}) == [1, 2, 5]
     for each in outcome.trained:
@@ -240,23 +196,16 @@ def test_batches_of_one_image_train_with_batch_norm(
 def test_a_client_without_images_is_left_out(
     run: AppRuns, grey_folder: Any, optimizer: Any
 ) -> None:
-    settings: dict[str, Any] = LP | {
-        "dataset": "imagefolder",
-        "data_path": grey_folder(a=2, b=2),
-    }
+    settings = LP | {"dataset": "imagefolder", "data_path": grey_folder(a=2, b=2)}
     outcome = run(6, optimizer=optimizer, **settings)
     assert [line["clients_trained"] for line in outcome.tuning] == [4] * 3
-    good = [e for e in outcome.trained if e.round == 1 and e.num_examples]
-    after = next(e for e in outcome.trained if e.round == 2).sent()
+    good = [each for each in outcome.round(1) if each.num_examples]
+    after = outcome.round(2)[0].sent()
     expected = mean_of(good, weighted=optimizer == "fedavg")
     assert np.abs(after["classifier.weight"] - expected).max() <= 1e-6
 
 
 def test_the_costs_are_of_those_who_trained(run: AppRuns) -> None:
-    def break_one(message: Message, context: Context) -> None:
-        if number_of(message) and context.node_config["partition-id"] == 1:
-            raise OSError("The disk is gone.")
-
-    outcome = run(3, before=break_one, **LP | {"rounds": 1})
+    outcome = run(3, before=failing([1], 1, "train"), **LP | {"rounds": 1})
     first, last = outcome.metrics[-2:]
     assert last["paper_upload_bytes"] - first["paper_upload_bytes"] == 4 * 640 * 2

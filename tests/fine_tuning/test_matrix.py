@@ -6,6 +6,7 @@ import pytest
 import torch
 from flwr.app import Context, Message, RecordDict
 
+from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.spec import BackboneSpec
 from tests.harness.runs import AppRuns
 
@@ -36,11 +37,7 @@ def test_a_cell_runs_from_start_to_summary(
 ) -> None:
     # A start that classifies all its few images with certainty has no gradient: what
     # is seen to move, moves by weight decay too.
-    settings: dict[str, Any] = few_photos | {
-        "image_size": 64,
-        "lr": 1e-3,
-        "weight_decay": 0.1,
-    }
+    settings = few_photos | {"image_size": 64, "lr": 1e-3, "weight_decay": 0.1}
     outcome = run(4, method=method, finetune=finetune, optimizer=optimizer, **settings)
     summary = outcome.summary
     assert (summary["finetune"], summary["optimizer"]) == (finetune, optimizer)
@@ -67,14 +64,8 @@ def test_a_cell_runs_from_start_to_summary(
 def test_a_network_with_an_intercept_and_augmentation(
     run: AppRuns, few_photos: Any, finetune: Any, batch_norm: Any
 ) -> None:
-    outcome = run(
-        4,
-        finetune=finetune,
-        batch_norm=batch_norm,
-        fit_intercept=True,
-        augment=True,
-        **few_photos,
-    )
+    full: dict[str, Any] = {"fit_intercept": True, "augment": True}
+    outcome = run(4, finetune=finetune, batch_norm=batch_norm, **full, **few_photos)
     assert outcome.model.W.shape == (1281, 4)
     assert outcome.model.feature_map.intercept
     assert outcome.summary["status"] == "complete"
@@ -97,23 +88,14 @@ def test_an_intercept_becomes_the_bias(run: AppRuns) -> None:
     weight = torch.tensor(sent["classifier.weight"])
     assert torch.equal(weight, start.W[:-1].T.float())
     assert outcome.summary["accuracy"] == outcome.summary["closed_form_accuracy"]
-
-
-def test_a_start_in_closed_form_is_the_closed_form(run: AppRuns) -> None:
-    """Dividing the logits by a temperature changes no prediction."""
-    outcome = run(10, finetune="lp", rounds=1, lr=1e-12)
-    assert outcome.summary["accuracy"] == outcome.summary["closed_form_accuracy"]
+    # Dividing the logits by a temperature changes no prediction.
+    plain = run(10, finetune="lp", rounds=1, lr=1e-12, run_name="plain").summary
+    assert plain["accuracy"] == plain["closed_form_accuracy"]
 
 
 def test_the_clients_evaluate_the_model_that_came_of_it(run: AppRuns) -> None:
-    settings: dict[str, Any] = {
-        "finetune": "lp",
-        "lr": 0.1,
-        "rounds": 2,
-        "client_evaluation": True,
-    }
-    summary = run(4, **settings).summary
-    start = run(4, run_name="start", **settings | {"finetune": "none"}).summary
+    summary = run(4, client_evaluation=True, finetune="lp", lr=0.1, rounds=2).summary
+    start = run(4, client_evaluation=True, run_name="start").summary
     assert summary["closed_form_accuracy"] == start["accuracy"]
     assert summary["client_accuracy"] != start["client_accuracy"]
 
@@ -141,27 +123,15 @@ def test_a_client_in_linear_probing_does_not_even_build_the_network(
     """The server does, once: it counts the FLOPs of a forward pass."""
     run(2, run_name="fills the cache", **few_images)
 
+    keys = ("backbone", "weights", "image_size")
+    backbone, seen = load_backbone(BackboneSpec(*(few_images[k] for k in keys))), []
+
     def forget(message: Message, context: Context) -> None:
-        from fed3r_app.features.backbone import load_backbone
-
-        name, size = few_images["backbone"], few_images["image_size"]
-        vars(load_backbone(BackboneSpec(name, few_images["weights"], size))).pop(
-            "module", None
-        )
-
-    def built() -> Any:
-        from fed3r_app.features.backbone import load_backbone
-
-        name, size = few_images["backbone"], few_images["image_size"]
-        return "module" in vars(
-            load_backbone(BackboneSpec(name, few_images["weights"], size))
-        )
-
-    seen = []
+        vars(backbone).pop("module", None)
 
     def tamper(context: Context, request: RecordDict, reply: RecordDict) -> None:
         if "server-round" in request.config_records["config"]:
-            seen.append(built())
+            seen.append("module" in vars(backbone))
 
     run(2, finetune="lp", method="none", before=forget, tamper=tamper, **few_images)
     assert seen == [False] * 4

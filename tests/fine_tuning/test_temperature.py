@@ -15,12 +15,7 @@ from tests.harness.pixels import pixels
 from tests.harness.runs import AppRuns, assert_same_model
 
 GRID = [10 ** (step / 4) for step in range(-12, 5)]
-LP: dict[str, Any] = {
-    "finetune": "lp",
-    "partition": "by-class",
-    "rounds": 1,
-    "clients_per_round": 0,
-}
+LP: dict[str, Any] = {"finetune": "lp", "rounds": 1, "clients_per_round": 0}
 
 
 def pooled_losses(W: Tensor, temperatures: Any) -> Any:
@@ -48,35 +43,38 @@ def test_auto_takes_the_least_loss_of_all_images(run: AppRuns) -> None:
     assert sorted(each.client for each in asked) == list(range(10))  # in one exchange
 
 
-def test_auto_is_measured_on_who_replies(
-    run: AppRuns, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(message: Message, context: Context) -> None:
-        if "temperature" in message.metadata.message_type:
-            assert context.node_config["partition-id"] != 1, "I am ill."
-
-    whole = run(10, temperature="auto", run_name="whole", **LP)
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        partial = run(10, temperature="auto", before=fail, **LP)
-    assert partial.summary["temperature"] == whole.summary["temperature"]
-    assert "Client 1 failed: I am ill." in caplog.text
+def fail(message: Message, context: Context) -> None:
+    if "temperature" in message.metadata.message_type:
+        assert context.node_config["partition-id"] != 1, "I am ill."
 
 
-@pytest.mark.parametrize("losses", [None, [1.0], [math.nan] * 17, [-1e9] * 17])
-def test_losses_that_are_none_are_passed_over(
-    run: AppRuns, caplog: pytest.LogCaptureFixture, losses: Any
-) -> None:
+def with_losses(**losses: Any) -> Any:
     def tamper(context: Context, request: RecordDict, reply: RecordDict) -> None:
         metrics: Any = reply.get("metrics", {})
         if "losses" in metrics and context.node_config["partition-id"] == 1:
-            changed = {} if losses is None else {"losses": losses}
-            reply["metrics"] = MetricRecord(changed)
+            reply["metrics"] = MetricRecord(losses)
 
+    return {"tamper": tamper}
+
+
+@pytest.mark.parametrize(
+    ("hook", "sentence"),
+    [
+        ({"before": fail}, "I am ill."),
+        (with_losses(), "losses must be"),
+        (with_losses(losses=[1.0]), "losses must be"),
+        (with_losses(losses=[math.nan] * 17), "losses must be"),
+        (with_losses(losses=[-1e9] * 17), "losses must be"),
+    ],
+)
+def test_auto_is_measured_on_who_replies_with_losses(
+    run: AppRuns, caplog: pytest.LogCaptureFixture, hook: Any, sentence: str
+) -> None:
     whole = run(10, temperature="auto", run_name="whole", **LP)
     with caplog.at_level(logging.WARNING, logger="flwr"):
-        other = run(10, temperature="auto", tamper=tamper, **LP)
-    assert other.summary["temperature"] == whole.summary["temperature"]
-    assert "Client 1 failed: losses must be" in caplog.text
+        partial = run(10, temperature="auto", **hook, **LP)
+    assert partial.summary["temperature"] == whole.summary["temperature"]
+    assert f"Client 1 failed: {sentence}" in caplog.text
 
 
 def test_a_resumed_run_keeps_the_temperature_it_measured(run: AppRuns) -> None:

@@ -56,15 +56,10 @@ def test_a_round_sends_what_the_formulas_say(
 
 
 def test_running_statistics_are_an_extra_term(run: AppRuns, few_images: Any) -> None:
-    settings: dict[str, Any] = few_images | {
-        "rounds": 1,
-        "finetune": "full",
-        "method": "none",
-    }
+    settings = few_images | {"rounds": 1, "finetune": "full", "method": "none"}
     outcome = run(2, batch_norm="train", **settings)
-    buffers = load_backbone(
-        BackboneSpec("shufflenet_v2_x0_5", "random", 32)
-    ).module.buffers()
+    spec = BackboneSpec("shufflenet_v2_x0_5", "random", 32)
+    buffers = load_backbone(spec).module.buffers()
     extra = sum(value.numel() for value in buffers if value.ndim == 1)
     for each in outcome.trained:
         assert payload(each.request) == 4 * (B + D * C + extra)

@@ -82,12 +82,14 @@ class Outcome:
         """The exchanges of the fine-tuning."""
         return self.grid.of("train")
 
+    def round(self, number: int) -> list[Exchange]:
+        """Return the exchanges of a round of the fine-tuning."""
+        return [each for each in self.trained if each.round == number]
+
     def sampler(self) -> dict[int, list[int]]:
         """Return the clients of each round, sorted."""
-        rounds: dict[int, list[int]] = {}
-        for each in self.trained:
-            rounds.setdefault(each.round, []).append(each.client)
-        return {number: sorted(clients) for number, clients in rounds.items()}
+        numbers = dict.fromkeys(each.round for each in self.trained)
+        return {n: sorted(each.client for each in self.round(n)) for n in numbers}
 
 
 def assert_same_model(one: SavedModel, other: SavedModel) -> None:

@@ -20,14 +20,8 @@ N, D, C = 23, 5, 3
 
 
 def settings(**changes: Any) -> Any:
-    values = {
-        "epochs": 1,
-        "batch_size": 8,
-        "lr": 0.1,
-        "weight_decay": 0.01,
-        "temperature": 0.5,
-    }
-    return TrainingSettings(**values | changes)
+    given = {"epochs": 1, "batch_size": 8, "lr": 0.1, "weight_decay": 0.01}
+    return TrainingSettings(**{"temperature": 0.5, **given, **changes})
 
 
 def generator(seed: int = 0) -> Any:
@@ -57,17 +51,17 @@ def network() -> Any:
 
 
 def run(
-    model: Any,
-    Z: Tensor,
-    y: Tensor,
-    how: Any,
-    names: Any = None,
-    correction: Any = None,
-    seed: int = 0,
+    model: Any, samples: Any, how: Any, names: Any = None, correction: Any = None
 ) -> Any:
+    Z, y = samples
     places = dict(model.named_parameters())
     trained = {name: places[name] for name in names or places}
-    return train(model, trained, Z.__getitem__, y, how, generator(seed), correction)
+    return train(model, trained, Z.__getitem__, y, how, generator(), correction)
+
+
+def images(n: int = 6) -> tuple[Tensor, Tensor]:
+    """Return images of 4 x 4 and their labels."""
+    return torch.randn(n, 1, 4, 4, generator=generator()), torch.arange(n) % C
 
 
 def test_a_step_is_sgd_with_weight_decay_on_the_scaled_logits(
@@ -77,7 +71,7 @@ def test_a_step_is_sgd_with_weight_decay_on_the_scaled_logits(
     expected = copy.deepcopy(linear)
     loss = cross_entropy(expected(Z) / 0.5, y)
     loss.backward()
-    outcome = run(linear, Z, y, settings(batch_size=N))
+    outcome = run(linear, samples, settings(batch_size=N))
     assert outcome.steps == 1
     assert outcome.loss == pytest.approx(float(loss), rel=1e-6)
     for before, after in zip(expected.parameters(), linear.parameters(), strict=True):
@@ -86,11 +80,10 @@ def test_a_step_is_sgd_with_weight_decay_on_the_scaled_logits(
 
 
 def test_the_correction_is_added_to_every_gradient(linear: Any, samples: Any) -> None:
-    Z, y = samples
     plain = copy.deepcopy(linear)
     correction = {k: torch.ones_like(v) for k, v in linear.named_parameters()}
-    run(plain, Z, y, settings(batch_size=N))
-    run(linear, Z, y, settings(batch_size=N), correction=correction)
+    run(plain, samples, settings(batch_size=N))
+    run(linear, samples, settings(batch_size=N), correction=correction)
     for one, other in zip(plain.parameters(), linear.parameters(), strict=True):
         torch.testing.assert_close(other, one - 0.1)
 
@@ -116,22 +109,19 @@ def test_every_sample_is_seen_once_an_epoch(
     assert sorted(seen[:n]) == sorted(seen[n:]) == list(range(n))
 
 
-def test_only_the_named_parameters_move(samples: Any) -> None:
-    model, images = network(), torch.randn(6, 1, 4, 4, generator=generator())
-    y = torch.arange(6) % C
+def test_only_the_named_parameters_move() -> None:
+    model = network()
     for names in (["classifier.weight"], ["backbone.0.weight", "backbone.1.bias"]):
         before = {k: v.clone() for k, v in model.state_dict().items()}
-        run(model, images, y, settings(), names)
-        moved = [
-            k for k, v in model.state_dict().items() if not torch.equal(v, before[k])
-        ]
-        assert moved == names
+        run(model, images(), settings(), names)
+        after = model.state_dict()
+        assert [k for k in after if not torch.equal(after[k], before[k])] == names
 
 
 def test_frozen_batch_norm_does_not_look_at_the_batch() -> None:
-    model, images = network(), torch.randn(6, 1, 4, 4, generator=generator())
+    model = network()
     before = {k: v.clone() for k, v in model.running_statistics().items()}
-    run(model, images, torch.arange(6) % C, settings())
+    run(model, images(), settings())
     for name, value in model.running_statistics().items():
         assert torch.equal(value, before[name])
 
@@ -140,21 +130,19 @@ def test_frozen_batch_norm_does_not_look_at_the_batch() -> None:
 def test_batches_of_one_small_image_train_with_batch_norm(
     n: int, batch_size: Any
 ) -> None:
-    model, images = network(), torch.randn(n, 1, 4, 4, generator=generator())
-    how = settings(batch_size=batch_size, train_batch_norm=True)
-    run(model, images, torch.arange(n) % C, how)
+    model = network()
+    run(model, images(n), settings(batch_size=batch_size, train_batch_norm=True))
     assert all(torch.isfinite(value).all() for value in model.state_dict().values())
     follows = not torch.equal(model.backbone[1].running_mean, torch.zeros(4))
     assert follows == (n > 1)  # two in batches of one are one batch of two
 
 
 def test_training_draws_nothing_but_from_its_generator() -> None:
-    images, y = torch.randn(6, 1, 4, 4, generator=generator()), torch.arange(6) % C
     how, states = settings(train_batch_norm=True, epochs=3), []
     for seed in (1, 2):
         model = network()
         torch.manual_seed(seed)
-        run(model, images, y, how)
+        run(model, images(), how)
         states.append(model.state_dict())
     for name, value in states[0].items():
         assert torch.equal(value, states[1][name]), name
@@ -162,12 +150,10 @@ def test_training_draws_nothing_but_from_its_generator() -> None:
 
 def test_a_loss_that_is_not_finite_stops_at_once(linear: Any, samples: Any) -> None:
     Z, y = samples
-    with pytest.raises(
-        ValueError, match=r"loss became nan after 0 steps with lr = 0\.1"
-    ):
-        run(linear, Z * torch.nan, y, settings())
+    with pytest.raises(ValueError, match=r"became nan after 0 steps with lr = 0\.1"):
+        run(linear, (Z * torch.nan, y), settings())
     with pytest.raises(ValueError, match=r"loss became .* after 1 steps .* Lower lr"):
-        run(linear, Z, y, settings(lr=3e38, epochs=2, batch_size=N))
+        run(linear, samples, settings(lr=3e38, epochs=2, batch_size=N))
 
 
 def test_arrays_of_another_model_are_refused(linear: Any) -> None:
