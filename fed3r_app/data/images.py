@@ -23,19 +23,8 @@ _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 class ImageSet(ABC):
     """Labelled images, read lazily.
 
-    Parameters
-    ----------
-    labels : array-like of shape (n,)
-        Class of each image. Kept as a read-only copy: sets are cached and shared.
-    num_images : int
-        Number of images that stand behind the labels.
-
-    Attributes
-    ----------
-    labels : NDArray of shape (n,), int64
-    identity : str
-        Hex digest that names exactly these images in this order. It is worked out
-        when first asked for.
+    The labels (n,), one for each of the images, are kept as a read-only copy: sets are
+    cached and shared.
     """
 
     labels: NDArray[np.int64]
@@ -63,7 +52,7 @@ class ImageSet(ABC):
 
     @cached_property
     def identity(self) -> str:
-        """Hex digest that names exactly these images in this order."""
+        """Hex digest that names exactly these images in this order, made when asked."""
         return self._digest()
 
     @abstractmethod
@@ -117,16 +106,8 @@ class FileImages(ImageSet):
 
     Asking for `identity` looks up every file without opening it, so that is where
     missing images are reported, before any work on the set. The server asks for that
-    of the training images, too: it decides whether a run may be resumed.
-
-    Parameters
-    ----------
-    root : Path
-        Folder that the paths start from.
-    paths : sequence of str
-        Path of each image, relative to root.
-    labels : array-like of shape (n,)
-        Class of each image.
+    of the training images, too: it decides whether a run may be resumed. Paths are
+    relative to root.
     """
 
     def __init__(self, root: Path, paths: Sequence[str], labels: ArrayLike) -> None:
@@ -224,28 +205,15 @@ class GivenFeatures(ImageSet):
 
 @dataclass(frozen=True, eq=False)  # compared and hashed as an object: a cheap cache key
 class DataSet:
-    """A classification problem, and its natural clients where it has them.
+    """A classification problem, and its natural clients where it has them."""
 
-    Attributes
-    ----------
-    name : str
-        Name in the run config (`dataset`).
-    class_names : tuple of str
-        Names of the C classes; labels index it.
-    train, test : ImageSet
-        test is None where there is none.
-    clients : tuple of NDArray of int64, or None
-        Sorted rows of train of each natural client; None without a natural split.
-    client_names : tuple of str, or None
-        Their names, in increasing order.
-    """
-
-    name: str
-    class_names: tuple[str, ...]
+    name: str  # `dataset` in the run config
+    class_names: tuple[str, ...]  # of the C classes; labels index it
     train: ImageSet
     test: ImageSet | None
+    # Sorted rows of train of each natural client; None without a natural split.
     clients: tuple[NDArray[np.int64], ...] | None = None
-    client_names: tuple[str, ...] | None = None
+    client_names: tuple[str, ...] | None = None  # in increasing order
 
     @property
     def feature_dim(self) -> int | None:

@@ -34,14 +34,9 @@ def contribution_digest(
 ) -> str:
     """Return the digest of a contribution, 64 hexadecimal digits.
 
-    Parameters
-    ----------
-    client : str
-        Its id, a salt: the same images at two clients have different digests.
-    samples : iterable of (bytes, str)
-        Digest and class name of each image, in any order.
-    settings : mapping
-        All else that the statistics depend on; values that JSON can hold.
+    Of the client's id, a salt: the same images at two clients have different digests;
+    of the digest and class name of each sample, in any order; and of all else that the
+    statistics depend on, values that JSON can hold.
     """
     about = json.dumps([_VERSION, client, settings], sort_keys=True)
     digest = hashlib.sha256(about.encode())

@@ -49,21 +49,19 @@ def write_cifar100(root: Any) -> Any:
 
 def python2_pickle(pixels: Any, labels: Any) -> Any:
     """Return {"data": pixels, "labels": labels} as Python 2 with NumPy 1 wrote it."""
-    rows, columns = pixels.shape
-    return b"".join(
-        [
-            b"\x80\x02}(U\x04data",
-            b"cnumpy.core.multiarray\n_reconstruct\n",
-            b"cnumpy\nndarray\nK\x00\x85U\x01b\x87R",
-            b"(K\x01J" + struct.pack("<i", rows) + b"J" + struct.pack("<i", columns),
-            b"\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R",
-            b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89",
-            b"T" + struct.pack("<i", pixels.size) + pixels.tobytes() + b"tb",
-            b"U\x06labels]("
-            + b"".join(b"K" + bytes([each]) for each in labels)
-            + b"eu.",
-        ]
-    )
+    rows, columns = (struct.pack("<i", number) for number in pixels.shape)
+    parts = [
+        b"\x80\x02}(U\x04data",
+        b"cnumpy.core.multiarray\n_reconstruct\n",
+        b"cnumpy\nndarray\nK\x00\x85U\x01b\x87R",
+        b"(K\x01J" + rows + b"J" + columns,
+        b"\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R",
+        b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89",
+        b"T" + struct.pack("<i", pixels.size) + pixels.tobytes() + b"tb",
+        b"U\x06labels](",
+        *(b"K" + bytes([label]) for label in labels),
+    ]
+    return b"".join(parts) + b"eu."
 
 
 def test_cifar10_is_read_batch_after_batch(tmp_path: Path) -> None:

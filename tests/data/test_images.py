@@ -54,6 +54,8 @@ def test_images_come_back_as_they_went_in(make_images: Any) -> None:
         image = images.image(row)
         assert image.mode == "RGB"
         assert np.array_equal(np.asarray(image), PIXELS[row])
+    with pytest.raises(ValueError, match="read-only"):
+        images.labels[0] = 7
 
 
 def test_the_identity_names_the_images_and_their_order(make_images: Any) -> None:
@@ -63,34 +65,22 @@ def test_the_identity_names_the_images_and_their_order(make_images: Any) -> None
     changed[2, 0, 0, 0] ^= 1
     variants = [PIXELS, changed, PIXELS[::-1], PIXELS[:3], PIXELS[:0]]
     assert len({make_images(variant).identity for variant in variants}) == 5
+    reshaped = make_images(PIXELS.reshape(4, 6, 5, 3))
+    assert make_images(PIXELS).identity != reshaped.identity
 
 
-def test_pixels_of_another_shape_have_another_identity() -> None:
-    reshaped = PIXELS.reshape(4, 6, 5, 3)
-    one, two = ArrayImages(PIXELS, LABELS), ArrayImages(reshaped, LABELS)
-    assert one.identity != two.identity
-
-
-def test_a_file_written_again_changes_the_identity(tmp_path: Path) -> None:
-    before = file_images(PIXELS, tmp_path)
-    first = before.identity
-    path = next(tmp_path.iterdir())
+def test_the_time_of_a_file_shows_in_the_identity_and_its_folder_does_not(
+    tmp_path: Path,
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    first = file_images(PIXELS, old).identity
+    old.rename(new)
+    assert file_images(PIXELS, new).identity == first
+    path = next(new.iterdir())
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    assert file_images(PIXELS, tmp_path).identity != first
-
-
-def test_the_folder_of_the_files_does_not_show_in_the_identity(tmp_path: Path) -> None:
-    (tmp_path / "old").mkdir()
-    images = file_images(PIXELS, tmp_path / "old")
-    first = images.identity
-    (tmp_path / "old").rename(tmp_path / "new")
-    assert file_images(PIXELS, tmp_path / "new").identity == first
-
-
-def test_labels_cannot_be_changed(make_images: Any) -> None:
-    with pytest.raises(ValueError, match="read-only"):
-        make_images(PIXELS).labels[0] = 7
+    assert file_images(PIXELS, new).identity != first
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "1"])

@@ -106,11 +106,9 @@ def test_a_new_image_in_a_folder_is_the_only_one_read(
     assert four[:3] == three
 
 
-@pytest.mark.parametrize("files", [OwnImages], indirect=True)
 def test_digests_that_can_not_be_kept_are_made_all_the_same(
     files: Any, tmp_path: Path
 ) -> None:
-    (tmp_path / "cache").touch()  # no folder
-    first = image_digests(files(), np.arange(4), tmp_path / "cache")
-    assert len(set(first)) == 4
-    assert image_digests(files(), np.arange(4), tmp_path / "cache") == first
+    kept = image_digests(files(), np.arange(4), tmp_path / "cache")
+    (tmp_path / "no folder").touch()
+    assert image_digests(files(), np.arange(4), tmp_path / "no folder") == kept
