@@ -202,9 +202,6 @@ def test_a_value_of_another_type_is_refused_however_equal_it_is() -> None:
     assert read(resume=True, run_name="a").resume
     with pytest.raises(ValueError, match="resume must be true or false, got 1"):
         read(resume=1, run_name="a")
-
-
-def test_the_same_run_config_is_read_once() -> None:
     assert read(seed=3) is read(seed=3)
     assert read(seed=3) is not read(seed=4)
 

@@ -1,22 +1,20 @@
 """Client sizes from a CSV, and drawn ones."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fed3r_app.data.client_sizes import draw_client_sizes, read_client_sizes
 
 
-def write(path: Path, text: str) -> Any:
-    path.write_text(text)
-    return path
+def read(folder: Path, text: str) -> dict[str, int]:
+    (folder / "sizes.csv").write_text(text)
+    return read_client_sizes(folder / "sizes.csv")
 
 
 def test_the_rows_test_and_missing_are_not_clients(tmp_path: Path) -> None:
     text = "client,num_images\ntest,100\nb,3\na,0\nmissing,7\n"
-    sizes = read_client_sizes(write(tmp_path / "sizes.csv", text))
-    assert list(sizes.items()) == [("b", 3), ("a", 0)]
+    assert list(read(tmp_path, text).items()) == [("b", 3), ("a", 0)]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +33,7 @@ def test_a_bad_file_is_one_clear_sentence(
     tmp_path: Path, text: str, sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
-        read_client_sizes(write(tmp_path / "sizes.csv", text))
+        read(tmp_path, text)
 
 
 def test_drawn_sizes_have_about_the_mean_and_nobody_is_empty() -> None:

@@ -73,10 +73,7 @@ def test_landmarks_are_found_by_their_image_id(landmarks: Path) -> None:
     assert dataset.test.labels.tolist() == [2]
     assert value_of(dataset.test, 0) == 4
     assert len(dataset.train.identity) == 32
-
-
-def test_users_are_the_natural_clients_sorted_by_name(landmarks: Path) -> None:
-    dataset = load(landmarks)
+    # Users are the natural clients, sorted by name.
     assert dataset.client_names == ("10", "9")
     parts = split_rows(dataset, "natural", 2, 0, 0)
     assert [part.tolist() for part in parts] == [[0, 2, 3], [1]]
