@@ -123,7 +123,7 @@ CHANGED = {
 @pytest.mark.parametrize("key", CHANGED)
 def test_a_changed_setting_is_named_and_the_model_stays(run: AppRuns, key: str) -> None:
     before = run(4, rounds=1, **LP).model
-    settings = kebab(LP) | {"rounds": 2, key: CHANGED[key]}
+    settings: dict[str, Any] = kebab(LP) | {"rounds": 2, key: CHANGED[key]}
     with pytest.raises(RunError, match=f"{key} must be .*, as in the run that is res"):
         run(4, resume=True, **settings)
     assert_same_model(run.last.model, before)
