@@ -92,10 +92,6 @@ def spectrum(stats: RidgeStatistics) -> tuple[Tensor, Tensor]:
     """Return the eigenvalues w (d,) of A, ascending, and B2 (d,)."""
     if stats.A.device.type == "cpu":
         return _spectrum_by_tridiagonal(stats)
-    return _spectrum_by_eigh(stats)
-
-
-def _spectrum_by_eigh(stats: RidgeStatistics) -> tuple[Tensor, Tensor]:
     w, U = torch.linalg.eigh(stats.A)
     return w, (U.T @ stats.b).square().sum(dim=1)
 

@@ -11,7 +11,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap
-from fed3r_app.wire.layout import AnyArray, RecordError
+from fed3r_app.wire import RecordError
+from fed3r_app.wire.layout import AnyArray
 from fed3r_app.wire.messages import pack_feature_map, read_feature_map
 
 # Records that travel beside the arrays that train.

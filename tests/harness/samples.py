@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from fed3r_app.core import FactorBuilder, RidgeStatistics, StatisticsFactor
+
 Draw = Callable[..., tuple[Tensor, Tensor]]
 
 
@@ -31,6 +33,25 @@ def draw_samples(
         Z[:, ::5] = 0
     y = rng.integers(num_classes, size=n)
     return torch.from_numpy(Z), torch.from_numpy(y)
+
+
+def make_factor(
+    Z: Tensor, y: Tensor, num_classes: int, cuts: Any = ()
+) -> StatisticsFactor:
+    """Return the factor of samples that come in chunks, cut at some rows."""
+    builder = FactorBuilder(num_classes)
+    for chunk, labels in zip(Z.tensor_split(cuts), y.tensor_split(cuts), strict=True):
+        builder.add(chunk, labels)
+    return builder.build()
+
+
+def parts_of(stats: RidgeStatistics) -> tuple[Tensor, Tensor, Tensor]:
+    return stats.A.clone(), stats.b.clone(), stats.counts.clone()
+
+
+def assert_same(one: RidgeStatistics, other: RidgeStatistics, atol: float = 0) -> None:
+    """Compare statistics, bit for bit or up to a size of rounding errors."""
+    torch.testing.assert_close(parts_of(one), parts_of(other), rtol=0, atol=atol)
 
 
 @pytest.fixture(scope="session")
