@@ -33,7 +33,7 @@ def stats(samples: tuple[Tensor, Tensor]) -> Any:
 
 
 @pytest.fixture
-def factor(samples: Any) -> Any:
+def factor(samples: tuple[Tensor, Tensor]) -> Any:
     return make_factor(*samples, C)
 
 

@@ -18,7 +18,7 @@ from fed3r_app.privacy.gaussian import (
     release_sensitivity,
     sensitivity,
 )
-from tests.harness.samples import Draw
+from tests.harness.samples import Draw, assert_noise
 
 D, C, SIGMA = 40, 5, 3.0
 
@@ -59,23 +59,7 @@ def test_the_sensitivity_is_that_of_the_formula() -> None:
 def test_the_noise_has_the_deviation_asked_for_everywhere() -> None:
     stats = RidgeStatistics.zeros(D, C)
     drawn = [add_noise(stats, SIGMA, normals(seed)) for seed in range(200)]
-    A = torch.stack([noisy.A for noisy in drawn])
-    assert torch.equal(A, A.mT)
-    upper = torch.triu(torch.ones(D, D), 1).bool()
-    for values, expected in (
-        (A[:, ~upper & ~upper.T], SIGMA),
-        (A[:, upper], SIGMA / math.sqrt(2)),
-        (torch.stack([noisy.b for noisy in drawn]), SIGMA),
-        # Rounding to whole numbers adds 1/12 to the variance.
-        (
-            torch.stack([noisy.counts for noisy in drawn]).double(),
-            math.hypot(SIGMA, 12**-0.5),
-        ),
-    ):
-        # Five standard errors of a deviation, expected / sqrt(2n).
-        tolerance = 5 / math.sqrt(2 * values.numel())
-        assert float(values.std()) == pytest.approx(expected, rel=tolerance)
-        assert abs(float(values.mean())) < 5 * expected / math.sqrt(values.numel())
+    assert_noise(drawn, SIGMA)
 
 
 def test_noise_is_independent_between_entries() -> None:

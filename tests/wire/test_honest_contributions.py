@@ -1,5 +1,6 @@
 """What honest clients send is never refused, however it is rounded on the way."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap, Limits
-from fed3r_app.wire import StatisticsBuilder, unpack_contribution
+from fed3r_app.wire import FORMS, StatisticsBuilder, unpack_contribution
 
-FORMS_AND_DTYPES = [
-    ("factor", "float16"),
-    ("factor", "float32"),
-    ("factor", "float64"),
-    ("packed", "float32"),
-    ("packed", "float64"),
-    ("dense", "float32"),
-    ("dense", "float64"),
-]
+FORMS_AND_DTYPES = [("factor", "float16"), *product(FORMS, ("float32", "float64"))]
+KINDS = ["relu", "sparse", "at the ends", "constant", "repeated", "tiny", "near a line"]
 
 
 def draw(kind: str, n: int, d: int, rng: Any) -> Any:
@@ -36,13 +30,9 @@ def draw(kind: str, n: int, d: int, rng: Any) -> Any:
         Z = Z[rng.integers(0, max(n // 3, 1), size=n)]
     if kind == "tiny":
         Z *= 10.0 ** rng.uniform(-12, 0, size=d)
-    if kind == "near one line":
+    if kind == "near a line":
         Z = (1 + 1e-6 * rng.normal(size=(n, d))) * rng.random(d)
     return torch.from_numpy(np.ascontiguousarray(Z.astype(np.float32)))
-
-
-KINDS = ["relu", "sparse", "at the ends", "constant", "repeated", "tiny"]
-KINDS = [*KINDS, "near one line"]
 
 
 def send(

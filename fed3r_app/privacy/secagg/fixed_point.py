@@ -164,7 +164,7 @@ class FixedPointEncoding:
         return 0 if self.feature_map.norm else self.feature_map.rf_dim
 
     def _largest_sum(self, bits: int) -> Fraction:
-        return self.max_samples * Fraction(self.max_feature) ** 2 * 4**bits
+        return self.max_samples * Fraction(self.max_feature) ** 2 * (1 << 2 * bits)
 
 
 @dataclass(frozen=True, eq=False)

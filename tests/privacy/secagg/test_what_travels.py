@@ -3,17 +3,14 @@
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from scipy.stats import chi2
 
 from fed3r_app.client_app import app as client_app
 from fed3r_app.core import FeatureMap
 from fed3r_app.wire import pack_feature_map
 from tests.harness.runs import AppRuns
-
-LEVEL = 1e-10
+from tests.harness.samples import uniform_bytes
 
 
 def seen_of(grid: Any, client: Any) -> Iterator[Any]:
@@ -33,12 +30,7 @@ def test_a_masked_vector_is_uniform(run: AppRuns) -> None:
     """Also where the vector itself is mostly zeros, in every byte's place."""
     outcome = run(3, image_size=24)
     for exchange in outcome.grid.of("query.masked"):
-        sent = exchange.reply["arrays"]["masked"].numpy()
-        for place in sent.view(np.uint8).reshape(-1, 8).T:
-            counts = np.bincount(place, minlength=256)
-            expected = len(place) / 256
-            statistic = ((counts - expected) ** 2).sum() / expected
-            assert statistic < chi2.isf(LEVEL / 24, 255)
+        assert uniform_bytes(exchange.reply["arrays"]["masked"].numpy())
 
 
 def test_replies_hold_nothing_but_the_protocol(run: AppRuns) -> None:
@@ -89,26 +81,23 @@ def test_the_servers_view_of_a_dropped_client_holds_no_secret_of_it(
     assert all(index not in answer["survivors"] for answer in answers)
 
 
+MAP = pack_feature_map(FeatureMap(64))
+KINDS = ("train.statistics", "evaluate.statistics", "query.temperature", "train")
+CLEAR = "nothing of a single client travels in the clear"
+
+
 @pytest.mark.parametrize(
-    "kind", ["train.statistics", "evaluate.statistics", "query.temperature", "train"]
+    ("kind", "config", "reason"),
+    [
+        *((kind, MAP, CLEAR) for kind in KINDS),
+        ("query.hello", {"moments": True}, ""),
+    ],
 )
-def test_a_client_sends_nothing_in_the_clear(run: AppRuns, kind: str) -> None:
-    grid = run(3).grid
-    context = next(iter(grid.contexts.values()))
-    content = RecordDict(
-        {
-            "arrays": ArrayRecord(),
-            "config": ConfigRecord(dict(pack_feature_map(FeatureMap(64)))),
-        }
-    )
-    reply = client_app(Message(content, context.node_id, kind), context)
+def test_a_client_sends_nothing_in_the_clear(
+    run: AppRuns, kind: str, config: Any, reason: str
+) -> None:
+    context = next(iter(run(3).grid.contexts.values()))
+    records = {"arrays": ArrayRecord(), "config": ConfigRecord(dict(config))}
+    reply = client_app(Message(RecordDict(records), context.node_id, kind), context)
     assert reply.has_error()
-    assert "nothing of a single client travels in the clear" in str(reply.error.reason)
-
-
-def test_a_hello_under_secagg_tells_no_sums(run: AppRuns) -> None:
-    grid = run(3).grid
-    context = next(iter(grid.contexts.values()))
-    content = RecordDict({"config": ConfigRecord({"moments": True})})
-    reply = client_app(Message(content, context.node_id, "query.hello"), context)
-    assert reply.has_error()
+    assert reason in str(reply.error.reason)
