@@ -40,17 +40,10 @@ class InconsistentStatistics(ValueError):
 def check_contribution(
     contribution: Contribution, limits: Limits, dtype: torch.dtype = torch.float64
 ) -> None:
-    """Raise InconsistentStatistics unless samples within limits can have these.
+    """Raise InconsistentStatistics unless they can be those of samples within limits.
 
-    Parameters
-    ----------
-    contribution : Contribution
-        Finite, of matching shapes, counts >= 0; on the CPU.
-    limits : Limits
-        What is known of the samples.
-    dtype : torch.dtype
-        In which the contribution travelled: what rounding is to be forgiven.
-
+    The contribution is finite, of matching shapes, with counts >= 0, and on the CPU. It
+    travelled in ``dtype``, whose rounding is to be forgiven.
     """
     n = contribution.n
     if limits.max_samples and n > limits.max_samples:
@@ -65,7 +58,12 @@ def check_contribution(
         if limits.low is not None and limits.high is not None:
             _check_range(sums, n, limits.low, limits.high)
         if limits.low is not None and bool((limits.low >= 0).all()):
-            _check_products(contribution)
+            # Products of features >= 0 add up to no less, rounded or not.
+            least = contribution.least_entry()
+            if least is not None and least < 0:
+                raise InconsistentStatistics(
+                    f"A must be >= 0, as features >= 0 have it, got {least:.6g}."
+                )
         M, size = contribution.scatter(_affordable_features)
         _check_semidefinite(M, sums.slack * size)
 
@@ -159,15 +157,6 @@ def _check_range(sums: _Sums, n: int, low: Tensor, high: Tensor) -> None:
         raise InconsistentStatistics(
             f"A must be <= {bound[j]:.6g} for feature {j} in [{low[j]:.4g}, "
             f"{high[j]:.4g}] with these sums, got {sums.diagonal[j]:.6g}."
-        )
-
-
-def _check_products(contribution: Contribution) -> None:
-    """Check A >= 0: products of features >= 0 add up to no less, rounded or not."""
-    least = contribution.least_entry()
-    if least is not None and least < 0:
-        raise InconsistentStatistics(
-            f"A must be >= 0, as features >= 0 have it, got {least:.6g}."
         )
 
 

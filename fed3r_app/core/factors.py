@@ -120,11 +120,6 @@ class FactorBuilder:
 
     At most d rows of a running (R, S) and as many waiting samples are held. When
     there are more, the stack [R; Z] = Q R' is reduced to R', with S' = Q'[S; Y].
-
-    Parameters
-    ----------
-    num_classes : int
-        C; labels lie below it.
     """
 
     def __init__(self, num_classes: int) -> None:

@@ -51,14 +51,8 @@ def select_lambda(stats: RidgeStatistics) -> float:
 def gcv_error(lam: Tensor, w: Tensor, B2: Tensor, n: int) -> Tensor:
     """Return GCV for each penalty lam (g,), in a form that survives n <= d.
 
-    Parameters
-    ----------
-    lam : Tensor of shape (g,)
-        Penalties.
-    w, B2 : Tensor of shape (r,)
-        The positive eigenvalues of A and the squared norms of the rows of U'b.
-    n : int
-        Number of samples.
+    Of n samples, w and B2 (r,) are the positive eigenvalues of A and the squared norms
+    of the rows of U'b.
     """
     r = len(w)
     # What no W explains. With n <= r everything can be explained, and the textbook

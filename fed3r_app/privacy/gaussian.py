@@ -74,14 +74,8 @@ def add_noise(
 ) -> RidgeStatistics:
     """Return the statistics with noise N(0, sigma^2) in isometric coordinates.
 
-    Parameters
-    ----------
-    stats : RidgeStatistics
-        The exact statistics, of features of norm B at most.
-    sigma : float
-        Standard deviation of the noise: a multiple of ``release_sensitivity``.
-    normals : callable
-        Source of independent standard normal numbers, which cannot be foreseen.
+    Features have the norm B at most, sigma is a multiple of ``release_sensitivity``,
+    and ``normals`` draws numbers which cannot be foreseen.
     """
     d, num_classes = stats.d, stats.num_classes
     triangle = normals(packed_size(d, d)).numpy()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         read_labels,
         with_labels,
     )
-    from fed3r_app.wire.layout import name_arrays, read_array
+    from fed3r_app.wire.layout import keep_names, name_arrays, read_array
     from fed3r_app.wire.messages import (
         BACKBONE,
         ON_TEST_IMAGES,
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
         FIXED,
         RUNNING,
         TrainRequest,
-        keep_names,
         pack_arrays,
         pack_losses,
         pack_temperatures,

@@ -24,28 +24,15 @@ LABELS = "labels"
 
 @dataclass(frozen=True)
 class Hello:
-    """What a client says of itself.
+    """What a client says of itself."""
 
-    Parameters
-    ----------
-    client_id : str
-        Names the client across runs.
-    num_partitions : int
-        How many clients it believes there are; 0 where it can't know.
-    moments : FeatureMoments or None
-        Sums of its features, where asked for.
-    class_names : tuple of str
-        Its classes, where its images are its own; where the run config names all, just
-        those that are not among them.
-    num_test_images : int
-        How many test images it holds besides, for evaluations.
-    """
-
-    client_id: str
-    num_partitions: int
-    moments: FeatureMoments | None = None
+    client_id: str  # names the client across runs
+    num_partitions: int  # how many clients it believes there are; 0 if it can't know
+    moments: FeatureMoments | None = None  # of its features, where asked for
+    # Its classes, where its images are its own; where the run config names all, just
+    # those that are not among them.
     class_names: tuple[str, ...] = ()
-    num_test_images: int = 0
+    num_test_images: int = 0  # that it holds besides, for evaluations
 
 
 def pack_hello(hello: Hello) -> RecordDict:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,10 +54,9 @@ class Header:
                 f"Statistics must be of version {VERSION}, got {version}. Do server "
                 "and clients run the same release?"
             )
-        if form not in range(len(FORMS)):
-            raise RecordError(f"form must be 0 to {len(FORMS) - 1}, got {form}.")
-        if dtype not in range(len(DTYPES)):
-            raise RecordError(f"dtype must be 0 to {len(DTYPES) - 1}, got {dtype}.")
+        for name, code, known in (("form", form, FORMS), ("dtype", dtype, DTYPES)):
+            if code not in range(len(known)):
+                raise RecordError(f"{name} must be 0 to {len(known) - 1}, got {code}.")
         header = cls(FORMS[form], DTYPES[dtype], d, num_classes, n, rank, num_present)
         header._check_sizes()
         return header
@@ -111,9 +110,13 @@ def name_arrays(arrays: Sequence[AnyArray]) -> ArrayRecord:
         raise RecordError(
             f"A {header.form} record must hold {names}, got {len(arrays)} arrays."
         )
-    return ArrayRecord(
-        {name: Array(np.asarray(a)) for name, a in zip(names, arrays, strict=True)}
-    )
+    return keep_names(names, arrays)
+
+
+def keep_names(names: Iterable[str], arrays: Iterable[AnyArray]) -> ArrayRecord:
+    """Return the record of arrays that come in the order of their names."""
+    pairs = zip(names, arrays, strict=True)
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in pairs})
 
 
 def read_array(record: ArrayRecord, name: str) -> AnyArray:

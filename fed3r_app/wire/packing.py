@@ -14,15 +14,7 @@ from fed3r_app.wire.layout import AnyArray, Header, name_arrays, pivots_first
 
 
 class StatisticsBuilder:
-    """Builds the record of a client's statistics, chunk by chunk, in bounded memory.
-
-    Parameters
-    ----------
-    num_classes : int
-        C; labels lie below it.
-    form : str
-        ``factor``, ``packed`` or ``dense``.
-    """
+    """Builds the record of a client's statistics, chunk by chunk, in bounded memory."""
 
     def __init__(self, num_classes: int, form: str = "factor") -> None:
         if form not in FORMS:
