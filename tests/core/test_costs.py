@@ -48,25 +48,21 @@ def test_uploads_of_class_means_and_of_random_features() -> None:
 
 # d(d+1)/2 = 819,840; so a sample costs 332.9e6 + 819,840 + 1280 C.
 @pytest.mark.parametrize(
-    ("mean_samples", "num_classes", "expected"),
+    ("mean_samples", "d", "num_classes", "expected"),
     [
-        (119.9, 2028, 119.9 * 336_315_680),
-        (13.0, 1203, 13.0 * 335_259_680),
-        (500, 100, 166_923_920_000),
+        (119.9, 1280, 2028, 119.9 * 336_315_680),
+        (13.0, 1280, 1203, 13.0 * 335_259_680),
+        (500, 1280, 100, 166_923_920_000),
+        # 10,000 * 10,001 / 2 = 50,005,000 and 10,000 * 1203 = 12,030,000
+        (2, 10_000, 1203, 2 * (332_900_000 + 50_005_000 + 12_030_000)),
     ],
-    ids=FEDERATIONS,
+    ids=[*FEDERATIONS, "random features"],
 )
 def test_flops_of_an_average_client_of_the_papers_federations(
-    mean_samples: Any, num_classes: int, expected: Any
+    mean_samples: float, d: int, num_classes: int, expected: float
 ) -> None:
-    flops = statistics_flops(mean_samples, 1280, num_classes, FORWARD)
+    flops = statistics_flops(mean_samples, d, num_classes, FORWARD)
     assert flops == pytest.approx(expected, rel=1e-12)
-
-
-def test_flops_with_random_features() -> None:
-    # 10,000 * 10,001 / 2 = 50,005,000 and 10,000 * 1203 = 12,030,000
-    flops = statistics_flops(2, 10_000, 1203, FORWARD)
-    assert flops == 2 * (332_900_000 + 50_005_000 + 12_030_000)
 
 
 def test_the_backbone_of_the_paper() -> None:
@@ -89,6 +85,7 @@ def test_a_network_counted_by_hand() -> None:
     assert count_forward_flops(network, 8, channels=1) == expected
     # Counting leaves no hook behind that would count twice.
     assert count_forward_flops(network, 8, channels=1) == expected
+    assert count_forward_flops(nn.Flatten(), 8, channels=1) == 0  # pixels
 
 
 def test_counting_leaves_the_network_as_it_was() -> None:
@@ -98,10 +95,6 @@ def test_counting_leaves_the_network_as_it_was() -> None:
     for name, value in network.state_dict().items():
         assert torch.equal(value, before[name])
     assert not network[1]._forward_hooks
-
-
-def test_pixels_cost_nothing() -> None:
-    assert count_forward_flops(nn.Flatten(), 8, channels=1) == 0
 
 
 # b = 2,223,872 and c = 1280 C = 2,595,840 / 1,539,840 / 128,000, so that

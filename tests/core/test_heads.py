@@ -147,9 +147,7 @@ def test_an_absent_class_is_not_predicted_though_its_score_is_the_largest() -> N
     assert (Z @ W).argmax(dim=1).tolist() == [1, 1, 1]
     assert predict(Z[:2], W, PRESENT).tolist() == [0, 2]
     assert predict(Z[:2].half(), W, PRESENT).tolist() == [0, 2]
-
-
-def test_with_all_classes_present_the_largest_score_wins() -> None:
+    # With all classes present the largest score wins.
     assert predict(Z, -W, torch.ones(3, dtype=torch.bool)).tolist() == [2, 0, 0]
 
 
