@@ -81,12 +81,11 @@ def test_the_factor_holds_the_statistics(client: Samples) -> None:
     Z, y = client
     factor, expected = make_factor(Z, y, C), RidgeStatistics.of(Z, y, C)
     # QR is backward stable: n d eps relative to the largest entry bounds both.
-    scale = float(Z.square().sum()) * Z.numel() * EPS
-    stats = factor.statistics()
-    torch.testing.assert_close(stats.A, expected.A, rtol=0, atol=scale)
-    torch.testing.assert_close(
-        stats.b, expected.b, rtol=0, atol=float(Z.norm()) * len(Z) * Z.numel() * EPS
-    )
+    stats, rounding = factor.statistics(), Z.numel() * EPS
+    reach = float(Z.norm())
+    torch.testing.assert_close(stats.A, expected.A, rtol=0, atol=reach**2 * rounding)
+    atol = reach * len(Z) * rounding
+    torch.testing.assert_close(stats.b, expected.b, rtol=0, atol=atol)
     assert torch.equal(stats.counts, expected.counts)
     assert torch.equal(stats.A, stats.A.T)
     assert (factor.n, factor.d) == Z.shape

@@ -1,11 +1,13 @@
 """Statistics are values: the laws of + and -, and what is refused."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics, solve_ridge
 from tests.harness.samples import Draw, assert_same, parts_of
@@ -125,27 +127,32 @@ def test_statistics_of_another_space_are_refused(operation: Any, shape: Any) -> 
         getattr(here, operation)(RidgeStatistics.zeros(*shape))
 
 
+FINE, LABELS = torch.zeros(2, 1), torch.tensor([0, 1])
+
+
 @pytest.mark.parametrize(
     ("Z", "y", "match"),
     [
-        ([0.0, float("nan")], [0, 1], r"must be finite, got .* 1 of 2 rows"),
-        ([0.0, float("inf")], [0, 1], r"must be finite, got .* 1 of 2 rows"),
-        ([0.0, -float("inf")], [0, 1], r"must be finite, got .* 1 of 2 rows"),
-        ([0.0, 1.0], [0, -1], r"Labels must lie in \[0, 2\), got -1 to 0"),
-        ([0.0, 1.0], [0, 2], r"Labels must lie in \[0, 2\), got 0 to 2"),
-        ([0.0, 1.0], [0.0, 1.0], "Labels must be int64, got"),
-        ([0.0, 1.0, 2.0], [0, 1], r"must have shapes \(n, d\) and \(n,\)"),
+        *(
+            (
+                torch.tensor([[0.0], [bad]]),
+                LABELS,
+                r"must be finite, got .* 1 of 2 rows",
+            )
+            for bad in (math.nan, math.inf, -math.inf)
+        ),
+        (FINE, LABELS - 1, r"Labels must lie in \[0, 2\), got -1 to 0"),
+        (FINE, LABELS + 1, r"Labels must lie in \[0, 2\), got 1 to 2"),
+        (FINE, LABELS.int(), "Labels must be int64, got"),
+        *(
+            (torch.zeros(shape), LABELS, r"must have shapes \(n, d\) and \(n,\)")
+            for shape in [(2,), (2, 2, 2), (3, 1)]
+        ),
     ],
 )
-def test_damaged_samples_are_refused(Z: Any, y: Any, match: str) -> None:
+def test_damaged_samples_are_refused(Z: Tensor, y: Tensor, match: str) -> None:
     with pytest.raises((ValueError, TypeError), match=match):
-        RidgeStatistics.of(torch.tensor(Z)[:, None], torch.tensor(y), 2)
-
-
-@pytest.mark.parametrize("shape", [(6,), (6, 2, 2)])
-def test_samples_of_the_wrong_shape_are_refused(shape: Any) -> None:
-    with pytest.raises(ValueError, match=r"must have shapes \(n, d\) and \(n,\)"):
-        RidgeStatistics.of(torch.zeros(shape), torch.zeros(6, dtype=torch.int64), 2)
+        RidgeStatistics.of(Z, y, 2)
 
 
 def test_parts_that_do_not_fit_together_are_refused() -> None:

@@ -90,20 +90,11 @@ def test_a_header_that_can_not_be_is_refused(
     refuses(make(form, header=put(HEADER.index(field), value)), match)
 
 
-@pytest.mark.parametrize(
-    "header",
-    [
-        np.zeros(7, dtype=np.int64),
-        np.zeros(9, dtype=np.int64),
-        np.zeros((2, 4), dtype=np.int64),
-        np.zeros(8),
-        np.zeros(8, dtype=">i8"),
-        np.int64(1),
-    ],
-    ids=["short", "long", "matrix", "float", "big-endian", "scalar"],
-)
-def test_a_header_of_another_kind_is_refused(make: Any, form: str, header: Any) -> None:
-    refuses(make(form, header=header), "header must be 8 int64, got")
+def test_a_header_of_another_kind_is_refused(make: Any, form: str) -> None:
+    for shape, dtype in ((7, "i8"), (9, "i8"), ((2, 4), "i8"), ((), "i8"), (8, ">i8")):
+        header = np.zeros(shape, dtype)
+        refuses(make(form, header=header), "header must be 8 int64, got")
+    refuses(make(form, header=np.zeros(8)), "header must be 8 int64, got float64")
 
 
 @pytest.mark.parametrize("field", ["d", "C"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -116,15 +115,13 @@ def test_groups_are_balanced_and_never_under_three() -> None:
     assert group_sizes(2, 3) == group_sizes(0, 3) == []
 
 
-@pytest.mark.parametrize("size", [3, 4, 5, 6, 7, 10, 11, 39])
 @pytest.mark.parametrize("share", [0.51, 0.6, 2 / 3, 1.0])
-def test_the_threshold_is_above_half_and_never_under_three(
-    size: Any, share: Any
-) -> None:
-    threshold = group_threshold(size, share)
-    assert 3 <= threshold <= size
-    assert threshold > size / 2
-    assert threshold >= share * size - 1e-6
+def test_the_threshold_is_above_half_and_never_under_three(share: float) -> None:
+    for size in (3, 4, 5, 6, 7, 10, 11, 39):
+        threshold = group_threshold(size, share)
+        assert 3 <= threshold <= size
+        assert threshold > size / 2
+        assert threshold >= share * size - 1e-6
 
 
 def masks_of_one_client(attempts: Any, length: Any) -> Any:
@@ -172,16 +169,12 @@ def test_the_servers_view_holds_no_secret() -> None:
     session = Session(5, 3, {"masked": [2]})
     session.run(vectors(5))
     group = session.group
-    seen = b"".join(
-        [
-            *(k.sealing + k.masking for k in group.keys.values()),
-            *itertools.chain.from_iterable(s.values() for s in group.sealed.values()),
-            *(
-                b"".join([*a.seed_shares.values(), *a.key_shares.values()])
-                for a in group.answers.values()
-            ),
-        ]
-    )
+    parts = [keys.sealing + keys.masking for keys in group.keys.values()]
+    for sealed in group.sealed.values():
+        parts += sealed.values()
+    for answer in group.answers.values():
+        parts += [*answer.seed_shares.values(), *answer.key_shares.values()]
+    seen = b"".join(parts)
     for member in session.members.values():
         for secret in (member.seed, member.sealing_key, member.masking_key):
             assert secret not in seen
@@ -208,14 +201,14 @@ def test_a_member_refuses_a_group_of_copies_without_itself_or_of_few() -> None:
             member.share(1, keys, threshold)
 
 
-@pytest.mark.parametrize("survivors", [[1, 2], [2, 3, 4], [1, 2, 3, 9]])
-def test_a_member_refuses_to_unmask_a_sum_of_few_or_of_strangers(
-    survivors: Any,
-) -> None:
+def test_a_member_refuses_to_unmask_a_sum_of_few_or_of_strangers() -> None:
     session = Session(4, 3).share()
     session.mask(1, vectors(1)[0])
-    with pytest.raises(ValueError, match=r"at least, got 2|Survivors must be members"):
-        session.members[1].answer(survivors)
+    with pytest.raises(ValueError, match="over 3 members at least, got 2"):
+        session.members[1].answer([1, 2])
+    for survivors in ([2, 3, 4], [1, 2, 3, 9]):
+        with pytest.raises(ValueError, match="Survivors must be members"):
+            session.members[1].answer(survivors)
 
 
 def test_an_answer_never_holds_both_secrets_of_a_member() -> None:
