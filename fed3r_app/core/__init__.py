@@ -17,8 +17,10 @@ files, no logging. The symbols are the paper's:
     ======  =========  ==========================================================
 """
 
-from importlib import import_module
+from functools import partial
 from typing import TYPE_CHECKING
+
+from fed3r_app.core.lazy import find_name
 
 if TYPE_CHECKING:
     from fed3r_app.core.consistency import InconsistentStatistics, check_contribution
@@ -40,23 +42,6 @@ if TYPE_CHECKING:
     from fed3r_app.core.random_features import FeatureMoments, RandomFeatures
     from fed3r_app.core.running_sum import RunningSum
     from fed3r_app.core.statistics import Contribution, RidgeStatistics
-
-# Imported when asked for: a module here that needs no torch starts without it.
-_HOMES = {
-    "consistency": "InconsistentStatistics check_contribution",
-    "factors": "FactorBuilder StatisticsFactor",
-    "feature_map": "FeatureMap Limits",
-    "gcv": "select_lambda",
-    "heads": (
-        "HEADS Classifier Head HeadOptions class_means count_correct predict "
-        "solve_head solve_ridge"
-    ),
-    "metrics": "METRICS Metrics",
-    "random_features": "FeatureMoments RandomFeatures",
-    "running_sum": "RunningSum",
-    "statistics": "Contribution RidgeStatistics",
-}
-_MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "HEADS",
@@ -84,8 +69,7 @@ __all__ = [
     "solve_ridge",
 ]
 
-
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# What needs no SciPy comes first.
+_LIGHT = ("statistics", "metrics", "heads", "random_features", "feature_map")
+_MODULES = (*_LIGHT, "running_sum", "consistency", "factors", "gcv")
+__getattr__ = partial(find_name, __name__, _MODULES)

@@ -19,7 +19,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -41,21 +40,10 @@ class InconsistentStatistics(ValueError):
 def check_contribution(
     contribution: Contribution, limits: Limits, dtype: torch.dtype = torch.float64
 ) -> None:
-    """Raise unless a contribution can be the statistics of samples within limits.
+    """Raise InconsistentStatistics unless they can be those of samples within limits.
 
-    Parameters
-    ----------
-    contribution : Contribution
-        Finite, of matching shapes, counts >= 0; on the CPU.
-    limits : Limits
-        What is known of the samples.
-    dtype : torch.dtype
-        In which the contribution travelled: what rounding is to be forgiven.
-
-    Raises
-    ------
-    InconsistentStatistics
-        With one sentence.
+    The contribution is finite, of matching shapes, with counts >= 0, and on the CPU. It
+    travelled in ``dtype``, whose rounding is to be forgiven.
     """
     n = contribution.n
     if limits.max_samples and n > limits.max_samples:
@@ -63,14 +51,19 @@ def check_contribution(
             f"n must be <= max-client-samples = {limits.max_samples}, got {n}."
         )
     with _one_thread_if_small(contribution):
-        sums = _Sums.of(contribution, dtype)
+        sums = _Sums(contribution, dtype)
         _check_scatter(sums, n)
         if limits.norm < math.inf:
             _check_trace(sums, n, limits.norm)
         if limits.low is not None and limits.high is not None:
             _check_range(sums, n, limits.low, limits.high)
         if limits.low is not None and bool((limits.low >= 0).all()):
-            _check_products(contribution)
+            # Products of features >= 0 add up to no less, rounded or not.
+            least = contribution.least_entry()
+            if least is not None and least < 0:
+                raise InconsistentStatistics(
+                    f"A must be >= 0, as features >= 0 have it, got {least:.6g}."
+                )
         M, size = contribution.scatter(_affordable_features)
         _check_semidefinite(M, sums.slack * size)
 
@@ -92,43 +85,31 @@ def _one_thread_if_small(contribution: Contribution) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@dataclass(frozen=True, eq=False)
 class _Sums:
     """The small sums that most rules are about.
 
     ``diagonal`` (d,) of A, ``means`` (C_k, d) and ``counts`` (C_k,) of the classes
     present, ``between`` (d,), the diagonal of b diag(1/n_c) b'; ``norms`` (d,) are
-    sqrt(A_jj) or more, and ``slack`` times them what rounding does.
+    sqrt(A_jj) or more, and ``slack`` times them what rounding does: ``rounding`` (d,)
+    is how far each A_jj and M_jj may be off.
     """
 
-    diagonal: Tensor
-    means: Tensor
-    counts: Tensor
-    between: Tensor
-    norms: Tensor
-    slack: float
-
-    @classmethod
-    def of(cls, contribution: Contribution, dtype: torch.dtype) -> _Sums:
-        counts = contribution.class_counts.to(torch.float64)
-        diagonal, b_transposed = contribution.diagonal, contribution.class_sums
+    def __init__(self, contribution: Contribution, dtype: torch.dtype) -> None:
         n, kind = contribution.n, torch.finfo(dtype)
-        means = b_transposed / counts[:, None]
+        self.counts = contribution.class_counts.to(torch.float64)
+        self.diagonal, b_transposed = contribution.diagonal, contribution.class_sums
+        self.means = b_transposed / self.counts[:, None]
+        self.between = (self.means * b_transposed).sum(dim=0)
         # What is smaller than the smallest normal number is rounded by more than u.
-        norms = diagonal.clamp(min=0).sqrt() + math.sqrt(n) * kind.tiny
-        slack = 4 * math.sqrt(max(len(counts), 1)) * kind.eps
-        slack += 16 * (n + len(diagonal)) * _EPS
-        between = (means * b_transposed).sum(dim=0)
-        return cls(diagonal, means, counts, between, norms, slack)
-
-    def rounding(self) -> Tensor:
-        """Return how far each A_jj and M_jj (d,) may be off."""
-        return self.slack * self.norms**2
+        self.norms = self.diagonal.clamp(min=0).sqrt() + math.sqrt(n) * kind.tiny
+        self.slack = 4 * math.sqrt(max(len(self.counts), 1)) * kind.eps
+        self.slack += 16 * (n + len(self.diagonal)) * _EPS
+        self.rounding = self.slack * self.norms**2
 
 
 def _check_scatter(sums: _Sums, n: int) -> None:
     """Check the diagonal of M: no negative scatter, none where each has its class."""
-    within, rounding = sums.diagonal - sums.between, sums.rounding()
+    within, rounding = sums.diagonal - sums.between, sums.rounding
     if not bool((within >= -rounding).all()):  # so that NaN fails, too
         j = int((within + rounding).argmin())
         raise InconsistentStatistics(
@@ -145,7 +126,7 @@ def _check_scatter(sums: _Sums, n: int) -> None:
 
 def _check_trace(sums: _Sums, n: int, norm: float) -> None:
     trace = float(sums.diagonal.sum())
-    if not trace <= n * norm**2 + float(sums.rounding().sum()):
+    if not trace <= n * norm**2 + float(sums.rounding.sum()):
         raise InconsistentStatistics(
             f"trace(A) must be <= n B^2 = {n * norm**2:.6g} for features of norm "
             f"B = {norm:g}, got {trace:.6g}."
@@ -170,7 +151,7 @@ def _check_range(sums: _Sums, n: int, low: Tensor, high: Tensor) -> None:
     # (z - low)(high - z) >= 0, summed: A_jj <= (low + high) sum_c b_jc - n low high.
     bound = (low + high) * (sums.counts @ sums.means) - n * low * high
     in_sums = sums.slack * sums.norms * float(sums.counts.sqrt().sum())
-    bound += sums.rounding() + (low + high).abs() * in_sums
+    bound += sums.rounding + (low + high).abs() * in_sums
     if not bool((sums.diagonal <= bound).all()):
         j = int((sums.diagonal - bound).argmax())
         raise InconsistentStatistics(
@@ -179,27 +160,16 @@ def _check_range(sums: _Sums, n: int, low: Tensor, high: Tensor) -> None:
         )
 
 
-def _check_products(contribution: Contribution) -> None:
-    """Check A >= 0: products of features >= 0 add up to no less, rounded or not."""
-    least = contribution.least_entry()
-    if least is not None and least < 0:
-        raise InconsistentStatistics(
-            f"A must be >= 0, as features >= 0 have it, got {least:.6g}."
-        )
-
-
-def _affordable_features(d: int, num_present: int) -> Tensor | None:
-    """Return which features (m,) to check together; None for all of them."""
+def _affordable_features(d: int, num_present: int) -> Tensor | slice:
+    """Return which features (m,) to check together."""
     m = d
     while m * m * (2 * num_present + m / 3) > _AFFORDABLE:
         m = int(0.9 * m)
-    return None if m == d else torch.randperm(d, generator=_os_seeded_generator())[:m]
-
-
-def _os_seeded_generator() -> torch.Generator:
+    if m == d:
+        return slice(None)
     generator = torch.Generator()
     generator.seed()  # from the operating system: a client can't foresee the choice
-    return generator
+    return torch.randperm(d, generator=generator)[:m]
 
 
 def _check_semidefinite(M: Tensor, slack: float) -> None:

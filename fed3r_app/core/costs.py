@@ -10,15 +10,12 @@ BYTES_PER_VALUE = 4
 
 
 def statistics_upload_bytes(d: int, num_classes: int, num_clients: int = 1) -> int:
-    """Return the bytes that clients send as dense matrices: A (d, d) and b (d, C).
-
-    Each client sends d^2 + dC values, once.
-    """
+    """Return the bytes of dense A (d, d) and b (d, C): d^2 + dC values a client."""
     return BYTES_PER_VALUE * num_clients * (d * d + d * num_classes)
 
 
 def class_means_upload_bytes(d: int, num_classes: int, num_clients: int = 1) -> int:
-    """Return the bytes of the sums that FedNCM alone would need: b (d, C)."""
+    """Return the bytes of the statistics that FedNCM alone would need: b (d, C)."""
     return BYTES_PER_VALUE * num_clients * d * num_classes
 
 
@@ -32,27 +29,11 @@ def backbone_download_bytes(backbone_values: int, num_clients: int = 1) -> int:
 
 
 def training_bytes(values: int, clients_per_round: int, rounds: int) -> int:
-    """Return the bytes of some rounds of training, in one direction.
+    """Return the bytes of t rounds with kappa clients, in one direction.
 
-    Parameters
-    ----------
-    values : int
-        Values that one client receives, or sends, in a round: see ``trained_values``.
-    clients_per_round, rounds : int
-        kappa and t.
+    ``values`` are those of one client in one round: see ``trained_values``.
     """
     return BYTES_PER_VALUE * values * clients_per_round * rounds
-
-
-def average_flops(
-    client_flops: float, clients_per_round: int, rounds: int, num_clients: int
-) -> float:
-    """Return the FLOPs of the average client after t rounds: flops t kappa / K.
-
-    ``client_flops`` are those of one client in one round; a run of two phases has the
-    sum of both.
-    """
-    return client_flops * clients_per_round * rounds / num_clients
 
 
 def statistics_flops(
@@ -60,15 +41,8 @@ def statistics_flops(
 ) -> float:
     """Return the FLOPs of a client's statistics: n (F_phi + d(d+1)/2 + dC).
 
-    Parameters
-    ----------
-    num_samples : float
-        n. All samples counted so far divided by the number of clients, counted or
-        not, gives the average per client at that moment.
-    d, num_classes : int
-        Number of features and of classes.
-    forward_flops : float
-        F_phi, of one image through the backbone.
+    F_phi are those of one image through the backbone. With n all samples counted so
+    far by the number of clients, counted or not, it is the average per client.
     """
     return num_samples * (forward_flops + d * (d + 1) / 2 + d * num_classes)
 
@@ -78,17 +52,8 @@ def trained_values(
 ) -> int:
     """Return the values a client receives, and sends, in a round of fine-tuning.
 
-    m = b + c for ``full``, c for ``lp``, b for ``feat``; twice that with Scaffold,
-    whose control variates travel too.
-
-    Parameters
-    ----------
-    finetune : str
-        ``full``, ``lp`` or ``feat``.
-    backbone_values, classifier_values : int
-        b, the trainable parameters of the backbone, and c = dC.
-    scaffold : bool
-        Whether control variates travel.
+    With b trainable parameters of the backbone and c = dC: b + c for ``full``, c for
+    ``lp``, b for ``feat``; twice that with Scaffold, whose control variates travel too.
     """
     trained = {
         "full": backbone_values + classifier_values,

@@ -94,7 +94,7 @@ class StatisticsFactor:
         return stats
 
     def add_to(self, total: Total) -> None:
-        """Add this factor's statistics to a total, row by row."""
+        """Add this factor's rows to a total."""
         total.add_rows(self.R, self.classes, self.class_sums, self.counts)
 
     def relabelled(self, moved: Mapping[int, int], num_classes: int) -> RidgeStatistics:
@@ -120,11 +120,6 @@ class FactorBuilder:
 
     At most d rows of a running (R, S) and as many waiting samples are held. When
     there are more, the stack [R; Z] = Q R' is reduced to R', with S' = Q'[S; Y].
-
-    Parameters
-    ----------
-    num_classes : int
-        C; labels lie below it.
     """
 
     def __init__(self, num_classes: int) -> None:
@@ -162,14 +157,8 @@ class FactorBuilder:
         stack, labels = self._stack()
         Q, R, pivots = _pivoted_qr(stack, n=max(len(stack), int(self._counts.sum())))
         classes = self._counts.nonzero().flatten()
-        return StatisticsFactor(
-            R=R,
-            S=self._project(Q, labels)[:, classes],
-            pivots=pivots,
-            classes=classes,
-            counts=self._counts[classes],
-            num_classes=self._num_classes,
-        )
+        S, counts = self._project(Q, labels)[:, classes], self._counts[classes]
+        return StatisticsFactor(R, S, pivots, classes, counts, self._num_classes)
 
     def _stack(self) -> tuple[Tensor, Tensor]:
         """Return [R; Z] and the labels of the rows of Z."""

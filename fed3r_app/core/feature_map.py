@@ -68,32 +68,26 @@ class FeatureMap:
             Z = Z / Z.norm(dim=1, keepdim=True).clamp(min=torch.finfo(Z.dtype).tiny)
         if self.intercept:
             Z = torch.cat([Z, Z.new_ones(len(Z), 1)], dim=1)
-        return Z * self._scale if self.norm else Z
+        return Z * self.scale if self.norm else Z
 
     @property
-    def _scale(self) -> float:
-        """What brings features of norm 1, and an intercept of 1, to the norm B."""
+    def scale(self) -> float:
+        """The intercept; with a norm B, also the norm of the other features."""
+        if not self.norm:
+            return 1.0
         return self.norm / math.sqrt(2) if self.intercept else self.norm
 
     def bounds(
         self, backbone_range: tuple[float, float] | None
     ) -> tuple[float, float] | None:
-        """Return the least and the largest mapped feature, the intercept aside.
-
-        None where nothing is known.
-        """
+        """Return the least and largest mapped feature, where known; no intercept."""
         nonnegative = backbone_range is not None and backbone_range[0] >= 0
         if self.norm:
-            return 0.0 if nonnegative and not self.rf_dim else -self._scale, self._scale
+            return 0.0 if nonnegative and not self.rf_dim else -self.scale, self.scale
         if self.rf_dim:
             bound = math.sqrt(2 / self.rf_dim)
             return -bound, bound
         return backbone_range
-
-    @property
-    def intercept_value(self) -> float:
-        """The value of the intercept's column."""
-        return self._scale if self.norm else 1.0
 
 
 # Many simulated clients share a process, and drawing takes longer than mapping few.
@@ -140,6 +134,6 @@ class Limits:
         slack = _SLACK * (high - low)
         low, high = low - slack * (low != 0), high + slack
         if feature_map.intercept:
-            column = low.new_full((1,), feature_map.intercept_value)
+            column = low.new_full((1,), feature_map.scale)
             low, high = torch.cat([low, column]), torch.cat([high, column])
         return cls(low, high, norm, max_samples)

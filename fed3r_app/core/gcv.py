@@ -51,14 +51,8 @@ def select_lambda(stats: RidgeStatistics) -> float:
 def gcv_error(lam: Tensor, w: Tensor, B2: Tensor, n: int) -> Tensor:
     """Return GCV for each penalty lam (g,), in a form that survives n <= d.
 
-    Parameters
-    ----------
-    lam : Tensor of shape (g,)
-        Penalties.
-    w, B2 : Tensor of shape (r,)
-        The positive eigenvalues of A and the squared norms of the rows of U'b.
-    n : int
-        Number of samples.
+    Of n samples, w and B2 (r,) are the positive eigenvalues of A and the squared norms
+    of the rows of U'b.
     """
     r = len(w)
     # What no W explains. With n <= r everything can be explained, and the textbook
@@ -92,10 +86,6 @@ def spectrum(stats: RidgeStatistics) -> tuple[Tensor, Tensor]:
     """Return the eigenvalues w (d,) of A, ascending, and B2 (d,)."""
     if stats.A.device.type == "cpu":
         return _spectrum_by_tridiagonal(stats)
-    return _spectrum_by_eigh(stats)
-
-
-def _spectrum_by_eigh(stats: RidgeStatistics) -> tuple[Tensor, Tensor]:
     w, U = torch.linalg.eigh(stats.A)
     return w, (U.T @ stats.b).square().sum(dim=1)
 

@@ -63,21 +63,11 @@ class Classifier:
 
 @dataclass(frozen=True)
 class HeadOptions:
-    """The settings that heads may use.
+    """The settings that heads may use."""
 
-    Parameters
-    ----------
-    lam : float or None
-        Ridge penalty; None for heads without one.
-    normalize : bool
-        ``normalize-classes``.
-    intercept : bool
-        ``fit-intercept``: the last feature is a column of ones.
-    """
-
-    lam: float | None = None
-    normalize: bool = True
-    intercept: bool = False
+    lam: float | None = None  # ridge penalty; None for heads without one
+    normalize: bool = True  # normalize-classes
+    intercept: bool = False  # fit-intercept: the last feature is a column of ones
 
 
 class Head(NamedTuple):
@@ -95,10 +85,7 @@ def solve_head(name: str, stats: RidgeStatistics, options: HeadOptions) -> Class
 
 
 def solve_ridge(
-    stats: RidgeStatistics,
-    lam: float,
-    normalize: bool = True,
-    intercept: bool = False,
+    stats: RidgeStatistics, lam: float, normalize: bool = True, intercept: bool = False
 ) -> Tensor:
     """Return the ridge weights W minimising ||ZW - Y||^2 + lam ||W||^2.
 
@@ -199,8 +186,7 @@ def count_correct(Z: Tensor, y: Tensor, W: Tensor, present: Tensor) -> int:
 def _ridge(stats: RidgeStatistics, options: HeadOptions) -> tuple[Tensor, None]:
     if options.lam is None:
         raise ValueError("The ridge head needs a ridge-lambda, got none.")
-    W = solve_ridge(stats, options.lam, options.normalize, options.intercept)
-    return W, None
+    return solve_ridge(stats, options.lam, options.normalize, options.intercept), None
 
 
 def _class_means(stats: RidgeStatistics, options: HeadOptions) -> tuple[Tensor, None]:

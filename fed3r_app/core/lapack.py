@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from scipy.linalg import cython_lapack
 
 Array = NDArray[np.float64]
-
-
 _BLOCK = 64  # columns that are reduced together
 
 
@@ -36,10 +34,8 @@ def tridiagonalise(A: Array) -> tuple[Array, Array, Array, Array]:
     packed = np.array(A, order="F")
     diagonal, off_diagonal, tau = np.empty(d), np.empty(d - 1), np.empty(d - 1)
     work = np.empty(_BLOCK * d)
-    _call(
-        *("dsytrd", b"L", d, packed, d, diagonal, off_diagonal, tau),
-        *(work, len(work)),
-    )
+    results = (packed, d, diagonal, off_diagonal, tau)
+    _call("dsytrd", b"L", d, *results, work, len(work))
     return packed, diagonal, off_diagonal, tau
 
 

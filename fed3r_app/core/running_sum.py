@@ -21,12 +21,8 @@ class RunningSum:
 
     A factor of rank r is not turned into a d x d matrix: its rows wait until enough
     have come together, then one product adds them all, sum R_k'R_k = [R_1; R_2; …]'
-    [R_1; R_2; …]. Memory stays at A, b and the waiting rows.
-
-    Parameters
-    ----------
-    start : RidgeStatistics
-        What has been counted before; it is copied, and it fixes d, C and the device.
+    [R_1; R_2; …]. Memory stays at A, b and the waiting rows. What has been counted
+    before, the start, is copied and fixes d, C and the device.
     """
 
     def __init__(self, start: RidgeStatistics) -> None:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _MIRROR_BLOCK = 512
-# How many of d features to look at where C_k classes are present: indices, or None.
-ChooseFeatures = Callable[[int, int], Tensor | None]
+# Which of d features to look at where C_k classes are present.
+ChooseFeatures = Callable[[int, int], Tensor | slice]
 
 
 class Total(Protocol):
@@ -104,10 +104,10 @@ def packed_size(rows: int, columns: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class RidgeStatistics:
-    """The sums from which the ridge classifier is solved.
+    """The statistics from which the ridge classifier is solved.
 
-    Sums don't care how the samples were split: adding the statistics of two data
-    sets gives those of their union, subtracting takes one away again.
+    They don't depend on how samples are split: adding those of two data sets gives
+    those of their union, subtracting takes one away again.
 
     Parameters
     ----------
@@ -204,14 +204,14 @@ class RidgeStatistics:
 
     def __add__(self, other: RidgeStatistics) -> RidgeStatistics:
         """Return the statistics of the union of the two data sets."""
-        self._check_same_space(other)
+        check_same_space(self.b.shape, other.b.shape)
         return RidgeStatistics(
             self.A + other.A, self.b + other.b, self.counts + other.counts
         )
 
     def __sub__(self, other: RidgeStatistics) -> RidgeStatistics:
         """Return the statistics without the samples of ``other``."""
-        self._check_same_space(other)
+        check_same_space(self.b.shape, other.b.shape)
         counts = self.counts - other.counts
         if bool((counts < 0).any()):
             c = int(counts.argmin())
@@ -240,9 +240,8 @@ class RidgeStatistics:
         """Return A - b diag(1/n_c) b' on the features chosen, and the trace of A."""
         counts = self.class_counts.to(torch.float64)
         chosen = choose(self.d, len(counts))
-        A = self.A if chosen is None else self.A[chosen][:, chosen]
-        means = self.class_sums / counts[:, None]
-        means = means if chosen is None else means[:, chosen]
+        A = self.A[chosen][:, chosen]
+        means = (self.class_sums / counts[:, None])[:, chosen]
         X = means * counts.sqrt()[:, None]
         return A - X.T @ X, float(A.diagonal().sum())
 
@@ -257,7 +256,7 @@ class RidgeStatistics:
 
         Every class that has samples must have a place, and no two the same.
         """
-        present = self.counts.nonzero().flatten().tolist()
+        present = self.classes.tolist()
         places = [moved[c] for c in present]
         if len(set(places)) < len(places):
             raise ValueError(f"Classes must keep apart, got places {places[:10]}.")
@@ -265,9 +264,6 @@ class RidgeStatistics:
         counts = self.counts.new_zeros(num_classes)
         b[:, places], counts[places] = self.b[:, present], self.counts[present]
         return RidgeStatistics(self.A, b, counts)
-
-    def _check_same_space(self, other: RidgeStatistics) -> None:
-        check_same_space(self.b.shape, other.b.shape)
 
 
 def mirror_upper(A: Tensor) -> Tensor:

@@ -33,18 +33,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fed3r_app.core import FeatureMap
+from fed3r_app.core import FeatureMap, RidgeStatistics
 from fed3r_app.core.random_features import box_muller, uniform_of_bits
-from fed3r_app.core.statistics import (
-    RidgeStatistics,
-    mirror_upper,
-    packed_size,
-    unpack_upper,
-)
+from fed3r_app.core.statistics import mirror_upper, packed_size, unpack_upper
 
 # How many standard normal draws, float64 (size,).
 Normals = Callable[[int], Tensor]
-
 
 _UNIT = 2.0**-24
 # Every sample's features are brought to this norm, B.
@@ -71,10 +65,7 @@ def release_sensitivity(norm: float, d: int, num_classes: int) -> float:
 def gaussian_mechanism(
     stats: RidgeStatistics, sigma: float, normals: Normals
 ) -> RidgeStatistics:
-    """Return the statistics with noise with standard deviation sigma, made valid again.
-
-    See ``add_noise`` for the parameters, and ``make_valid``.
-    """
+    """Return the statistics with noise of ``add_noise``, made valid again."""
     return make_valid(add_noise(stats, sigma, normals))
 
 
@@ -83,14 +74,8 @@ def add_noise(
 ) -> RidgeStatistics:
     """Return the statistics with noise N(0, sigma^2) in isometric coordinates.
 
-    Parameters
-    ----------
-    stats : RidgeStatistics
-        The exact statistics, of features of norm B at most.
-    sigma : float
-        Standard deviation of the noise: a multiple of ``release_sensitivity``.
-    normals : callable
-        Source of independent standard normal numbers, which cannot be foreseen.
+    Features have the norm B at most, sigma is a multiple of ``release_sensitivity``,
+    and ``normals`` draws numbers which cannot be foreseen.
     """
     d, num_classes = stats.d, stats.num_classes
     triangle = normals(packed_size(d, d)).numpy()
@@ -107,17 +92,12 @@ def add_noise(
 def make_valid(noisy: RidgeStatistics) -> RidgeStatistics:
     """Return noisy statistics with negative eigenvalues and counts set to 0.
 
-    That looks at noisy values only, and costs no privacy.
+    A becomes the positive semidefinite matrix nearest to it. That looks at noisy values
+    only, and costs no privacy.
     """
-    return RidgeStatistics(
-        clip_negative_eigenvalues(noisy.A), noisy.b, noisy.counts.clamp(min=0)
-    )
-
-
-def clip_negative_eigenvalues(A: Tensor) -> Tensor:
-    """Return the positive semidefinite matrix nearest to A (d, d)."""
-    values, vectors = torch.linalg.eigh(A)
-    return mirror_upper((vectors * values.clamp(min=0)) @ vectors.mT)
+    values, vectors = torch.linalg.eigh(noisy.A)
+    A = mirror_upper((vectors * values.clamp(min=0)) @ vectors.mT)
+    return RidgeStatistics(A, noisy.b, noisy.counts.clamp(min=0))
 
 
 def private_lambda(sigma: float, d: int) -> float:
@@ -131,13 +111,7 @@ def _to_grid(values: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PrivacyBudget:
-    """(epsilon, delta)-differential privacy of one Gaussian release.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        ``dp-epsilon`` and ``dp-delta``.
-    """
+    """(epsilon, delta)-differential privacy of one Gaussian release."""
 
     epsilon: float
     delta: float
@@ -151,8 +125,7 @@ class PrivacyBudget:
 
     def central_sigma(self, d: int, num_classes: int) -> float:
         """Return the standard deviation of the noise that the server adds."""
-        distance = release_sensitivity(NORM, d, num_classes)
-        return self.noise_multiplier() * distance
+        return self.noise_multiplier() * release_sensitivity(NORM, d, num_classes)
 
     def distributed_sigma(self) -> float:
         """Return the standard deviation that the clients' noise must have together."""

@@ -12,7 +12,6 @@ Rounded to whole samples, the small shares of many clients would all be zero.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from logging import INFO
 
@@ -36,19 +35,18 @@ from fed3r_app.privacy.gaussian import (
 from fed3r_app.privacy.secagg import IntegerStatistics
 
 
-class _Noise(ABC):
-    """The noise of one release; ``mode`` says who adds it."""
+class _Noise:
+    """The noise of one release; ``mode`` says who adds it.
+
+    ``sigma`` is its standard deviation in the statistics of all clients.
+    """
 
     mode: str
+    sigma: float
 
     def __init__(self, budget: PrivacyBudget, d: int) -> None:
         self._budget = budget
         self._d = d
-
-    @property
-    @abstractmethod
-    def sigma(self) -> float:
-        """Standard deviation of the noise in the statistics of all clients."""
 
     @property
     def lam(self) -> float:
@@ -69,26 +67,13 @@ class _Noise(ABC):
 
 
 class CentralNoise(_Noise):
-    """Noise that the server adds to the statistics, once.
-
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Epsilon and delta.
-    d, num_classes : int
-        Shape of the statistics.
-    """
+    """Noise that the server adds to statistics of d features and C classes, once."""
 
     mode = CENTRAL
 
     def __init__(self, budget: PrivacyBudget, d: int, num_classes: int) -> None:
         super().__init__(budget, d)
-        self._sigma = budget.central_sigma(d, num_classes)
-
-    @property
-    def sigma(self) -> float:
-        """Standard deviation of the noise."""
-        return self._sigma
+        self.sigma = budget.central_sigma(d, num_classes)
 
     def release(self, stats: RidgeStatistics) -> RidgeStatistics:
         """Return the statistics with noise; call it once."""
@@ -109,16 +94,10 @@ class DistributedNoise(_Noise):
     The sum over each group is private by itself: t members, the least that are ever
     unmasked, have noise with standard deviation sigma together, and m survivors noise
     with sigma sqrt(m / t).
-
-    Parameters
-    ----------
-    budget : PrivacyBudget
-        Epsilon and delta.
-    d : int
-        Number of features.
     """
 
     mode = DISTRIBUTED
+    sigma = 0.0
     _shares = 0.0
 
     def add_group(self, survivors: int, threshold: int) -> None:
@@ -129,15 +108,11 @@ class DistributedNoise(_Noise):
                 f"{survivors}."
             )
         self._shares += survivors / threshold
+        self.sigma = self._budget.distributed_sigma() * math.sqrt(self._shares)
 
     def release(self, stats: RidgeStatistics) -> RidgeStatistics:
         """Return the noisy statistics, made valid again."""
         return make_valid(stats)
-
-    @property
-    def sigma(self) -> float:
-        """Standard deviation of the noise in the sum over all groups."""
-        return self._budget.distributed_sigma() * math.sqrt(self._shares)
 
 
 def add_noise_share(
@@ -145,15 +120,8 @@ def add_noise_share(
 ) -> IntegerStatistics:
     """Return a client's statistics with its share of the noise, counts in 2^-bits.
 
-    Parameters
-    ----------
-    integers : IntegerStatistics
-        In units of 4^-bits, 2^-bits and 1.
-    sigma : float
-        Standard deviation of the share, in isometric coordinates: an entry of A off the
-        diagonal gets 1 / sqrt(2) of it.
-    bits : int
-        Of the grid.
+    ``sigma`` is the share's standard deviation in isometric coordinates: an entry of A
+    off the diagonal gets 1 / sqrt(2) of it.
     """
     d = len(integers.b)
     rows = np.arange(d)

@@ -15,9 +15,10 @@ Nothing that arrives is trusted: ``unpack_contribution`` checks every array agai
 the header before it believes any.
 """
 
-from importlib import import_module
+from functools import partial
 from typing import TYPE_CHECKING
 
+from fed3r_app.core.lazy import find_name
 from fed3r_app.core.names import DTYPES, FORMS
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
         read_labels,
         with_labels,
     )
-    from fed3r_app.wire.layout import RecordError, name_arrays, read_array
+    from fed3r_app.wire.layout import keep_names, name_arrays, read_array
     from fed3r_app.wire.messages import (
         BACKBONE,
         ON_TEST_IMAGES,
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
         FIXED,
         RUNNING,
         TrainRequest,
-        keep_names,
         pack_arrays,
         pack_losses,
         pack_temperatures,
@@ -55,24 +55,6 @@ if TYPE_CHECKING:
         unpack_arrays,
     )
     from fed3r_app.wire.unpacking import unpack_contribution, unpack_statistics
-
-# Imported when asked for: a module here that needs no torch starts without it.
-_HOMES = {
-    "hello": "Hello pack_hello read_hello read_labels with_labels",
-    "layout": "RecordError name_arrays read_array",
-    "messages": (
-        "BACKBONE ON_TEST_IMAGES add_digest count_bytes pack_classifier "
-        "pack_feature_map read_digest read_feature_map unpack_classifier"
-    ),
-    "packing": "StatisticsBuilder pack_statistics",
-    "training": (
-        "CONTROL FIXED RUNNING TrainRequest keep_names pack_arrays "
-        "pack_losses pack_temperatures read_losses read_temperatures "
-        "unpack_arrays"
-    ),
-    "unpacking": "unpack_contribution unpack_statistics",
-}
-_MODULES = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 __all__ = [
     "BACKBONE",
@@ -112,7 +94,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+class RecordError(ValueError):
+    """A record that can't be what it says it is."""
+
+
+# ``hello`` comes first: it needs no torch.
+_MODULES = ("hello", "layout", "messages", "packing", "unpacking", "training")
+__getattr__ = partial(find_name, __name__, _MODULES)

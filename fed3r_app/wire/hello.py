@@ -14,37 +14,25 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fed3r_app.wire import RecordError
+
 if TYPE_CHECKING:
     from fed3r_app.core import FeatureMoments
-
 
 LABELS = "labels"
 
 
 @dataclass(frozen=True)
 class Hello:
-    """What a client says of itself.
+    """What a client says of itself."""
 
-    Parameters
-    ----------
-    client_id : str
-        Names the client across runs.
-    num_partitions : int
-        How many clients it believes there are; 0 where it can't know.
-    moments : FeatureMoments or None
-        Sums of its features, where asked for.
-    class_names : tuple of str
-        Its classes, where its images are its own; where the run config names all, just
-        those that are not among them.
-    num_test_images : int
-        How many test images it holds besides, for evaluations.
-    """
-
-    client_id: str
-    num_partitions: int
-    moments: FeatureMoments | None = None
+    client_id: str  # names the client across runs
+    num_partitions: int  # how many clients it believes there are; 0 if it can't know
+    moments: FeatureMoments | None = None  # of its features, where asked for
+    # Its classes, where its images are its own; where the run config names all, just
+    # those that are not among them.
     class_names: tuple[str, ...] = ()
-    num_test_images: int = 0
+    num_test_images: int = 0  # that it holds besides, for evaluations
 
 
 def pack_hello(hello: Hello) -> RecordDict:
@@ -66,20 +54,24 @@ def pack_hello(hello: Hello) -> RecordDict:
 
 def read_hello(content: RecordDict) -> Hello:
     """Return the hello in a reply's records, or raise RecordError."""
-    from fed3r_app.wire.layout import RecordError
-
     config = content.config_records.get("config", ConfigRecord())
-    client_id, num_partitions = config.get("client-id"), config.get("num-partitions")
+    client_id = config.get("client-id")
     if not isinstance(client_id, str) or not client_id:
         raise RecordError(f"client-id must be a name, got {client_id!r}.")
-    if not isinstance(num_partitions, int) or num_partitions < 0:
-        raise RecordError(f"num-partitions must be >= 0, got {num_partitions!r}.")
-    num_test_images = config.get("num-test-images", 0)
-    if not isinstance(num_test_images, int) or num_test_images < 0:
-        raise RecordError(f"num-test-images must be >= 0, got {num_test_images!r}.")
-    moments = _read_moments(content, config)
-    labels = read_labels(config) or ()
-    return Hello(client_id, num_partitions, moments, labels, num_test_images)
+    return Hello(
+        client_id,
+        _read_number(config, "num-partitions"),
+        _read_moments(content, config),
+        read_labels(config) or (),
+        _read_number(config, "num-test-images", 0),
+    )
+
+
+def _read_number(config: ConfigRecord, name: str, default: int | None = None) -> int:
+    number = config.get(name, default)
+    if not isinstance(number, int) or number < 0:
+        raise RecordError(f"{name} must be >= 0, got {number!r}.")
+    return number
 
 
 def _read_moments(content: RecordDict, config: ConfigRecord) -> FeatureMoments | None:
@@ -89,16 +81,15 @@ def _read_moments(content: RecordDict, config: ConfigRecord) -> FeatureMoments |
     import torch
 
     from fed3r_app.core import FeatureMoments
-    from fed3r_app.wire.layout import RecordError, read_array
+    from fed3r_app.wire.layout import read_array
 
     total = read_array(content.array_records["arrays"], "sum")
-    n, squared_norms = config.get("num-examples"), config.get("squared-norms")
+    squared_norms = config.get("squared-norms")
     if total.ndim != 1 or total.dtype != np.float64 or not np.isfinite(total).all():
         raise RecordError(f"sum must be finite float64 (d,), got {total.dtype}.")
-    if not isinstance(n, int) or n < 0:
-        raise RecordError(f"num-examples must be >= 0, got {n!r}.")
     if not isinstance(squared_norms, float) or not 0 <= squared_norms < math.inf:
         raise RecordError(f"squared-norms must be >= 0, got {squared_norms!r}.")
+    n = _read_number(config, "num-examples")
     return FeatureMoments(n, torch.from_numpy(total), squared_norms)
 
 
@@ -110,8 +101,6 @@ def with_labels(config: ConfigRecord, labels: Sequence[str]) -> ConfigRecord:
 
 def read_labels(config: ConfigRecord) -> tuple[str, ...] | None:
     """Return the class names in a config, or None where there are none."""
-    from fed3r_app.wire.layout import RecordError
-
     labels = config.get(LABELS)
     if labels is None:
         return None

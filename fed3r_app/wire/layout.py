@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,22 +13,14 @@ from torch import Tensor
 
 from fed3r_app.core.names import DTYPES, FORMS
 from fed3r_app.core.statistics import packed_size
+from fed3r_app.wire import RecordError
 
 VERSION = 1
-ARRAY_NAMES = {
-    "factor": ("header", "classes", "counts", "pivots", "R", "S"),
-    "packed": ("header", "classes", "counts", "A", "b"),
-    "dense": ("header", "counts", "A", "b"),
-}
-
-
+# The other arrays are of the header's dtype.
+_INTEGERS = ("classes", "counts", "pivots")
 # Far more images than exist, few enough that sums of counts don't overflow int64.
 MAX_SAMPLES = 10**12
 AnyArray = NDArray[np.generic]
-
-
-class RecordError(ValueError):
-    """A record that can't be what it says it is."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +54,9 @@ class Header:
                 f"Statistics must be of version {VERSION}, got {version}. Do server "
                 "and clients run the same release?"
             )
-        if form not in range(len(FORMS)):
-            raise RecordError(f"form must be 0 to {len(FORMS) - 1}, got {form}.")
-        if dtype not in range(len(DTYPES)):
-            raise RecordError(f"dtype must be 0 to {len(DTYPES) - 1}, got {dtype}.")
+        for name, code, known in (("form", form, FORMS), ("dtype", dtype, DTYPES)):
+            if code not in range(len(known)):
+                raise RecordError(f"{name} must be 0 to {len(known) - 1}, got {code}.")
         header = cls(FORMS[form], DTYPES[dtype], d, num_classes, n, rank, num_present)
         header._check_sizes()
         return header
@@ -89,24 +80,21 @@ class Header:
             raise RecordError(f"float16 goes with factors only, got {self.form}.")
 
     def layout(self) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return dtype and shape of each array after the header."""
-        d, rank, present = self.d, self.rank, self.num_present
-        integers: dict[str, tuple[int, ...]] = {
-            "classes": (present,),
-            "pivots": (rank,),
-            "counts": (present,),
-        }
-        floats: dict[str, tuple[int, ...]]
+        """Return dtype and shape of each array after the header, in order."""
+        d, rank, present = self.d, self.rank, (self.num_present,)
+        shapes: dict[str, tuple[int, ...]] = {"classes": present, "counts": present}
         if self.form == "factor":
-            floats = {"R": (packed_size(rank, d),), "S": (rank, present)}
+            shapes |= {"pivots": (rank,), "R": (packed_size(rank, d),)}
+            shapes["S"] = (rank, *present)
         elif self.form == "packed":
-            floats = {"A": (d * (d + 1) // 2,), "b": (d, present)}
+            shapes |= {"A": (packed_size(d, d),), "b": (d, *present)}
         else:
-            floats = {"A": (d, d), "b": (d, self.num_classes)}
-            integers["counts"] = (self.num_classes,)
-        shapes = {name: ("int64", shape) for name, shape in integers.items()}
-        shapes |= {name: (self.dtype, shape) for name, shape in floats.items()}
-        return {name: shapes[name] for name in ARRAY_NAMES[self.form][1:]}
+            shapes = {"counts": (self.num_classes,), "A": (d, d)}
+            shapes["b"] = (d, self.num_classes)
+        return {
+            name: ("int64" if name in _INTEGERS else self.dtype, shape)
+            for name, shape in shapes.items()
+        }
 
 
 def name_arrays(arrays: Sequence[AnyArray]) -> ArrayRecord:
@@ -117,14 +105,18 @@ def name_arrays(arrays: Sequence[AnyArray]) -> ArrayRecord:
     if not arrays:
         raise RecordError("A statistics record needs a header, got no arrays.")
     header = Header.parse(np.asarray(arrays[0]))
-    names = ARRAY_NAMES[header.form]
+    names = ["header", *header.layout()]
     if len(arrays) != len(names):
         raise RecordError(
-            f"A {header.form} record must hold {list(names)}, got {len(arrays)} arrays."
+            f"A {header.form} record must hold {names}, got {len(arrays)} arrays."
         )
-    return ArrayRecord(
-        {name: Array(np.asarray(a)) for name, a in zip(names, arrays, strict=True)}
-    )
+    return keep_names(names, arrays)
+
+
+def keep_names(names: Iterable[str], arrays: Iterable[AnyArray]) -> ArrayRecord:
+    """Return the record of arrays that come in the order of their names."""
+    pairs = zip(names, arrays, strict=True)
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in pairs})
 
 
 def read_array(record: ArrayRecord, name: str) -> AnyArray:

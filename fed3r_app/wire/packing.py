@@ -6,28 +6,15 @@ import numpy as np
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fed3r_app.core import FactorBuilder, RidgeStatistics, StatisticsFactor
+from fed3r_app.core import Contribution, FactorBuilder, RidgeStatistics
 from fed3r_app.core.factors import take_columns
 from fed3r_app.core.names import DTYPES, FORMS
 from fed3r_app.core.statistics import pack_upper
-from fed3r_app.wire.layout import (
-    AnyArray,
-    Header,
-    name_arrays,
-    pivots_first,
-)
+from fed3r_app.wire.layout import AnyArray, Header, name_arrays, pivots_first
 
 
 class StatisticsBuilder:
-    """Builds the record of a client's statistics, chunk by chunk, in bounded memory.
-
-    Parameters
-    ----------
-    num_classes : int
-        C; labels lie below it.
-    form : str
-        ``factor``, ``packed`` or ``dense``.
-    """
+    """Builds the record of a client's statistics, chunk by chunk, in bounded memory."""
 
     def __init__(self, num_classes: int, form: str = "factor") -> None:
         if form not in FORMS:
@@ -55,11 +42,20 @@ class StatisticsBuilder:
                 f"{self._form!r}: the entries of A pass the largest float16."
             )
         if self._form == "factor":
-            return _factor_arrays(self._factor.build(), dtype)
-        if self._sum is None:
+            factor = self._factor.build()
+            integers = [factor.classes, factor.counts, factor.pivots]
+            order = pivots_first(factor.pivots, factor.d)
+            floats = {"R": pack_upper(take_columns(factor.R, order)), "S": factor.S}
+            return _join("factor", dtype, factor, integers, floats)
+        stats = self._sum
+        if stats is None:
             raise ValueError("A record needs to know d: add at least an empty chunk.")
-        arrays = _packed_arrays if self._form == "packed" else _dense_arrays
-        return arrays(self._sum, dtype)
+        if self._form == "packed":
+            integers = [stats.classes, stats.class_counts]
+            floats = {"A": pack_upper(stats.A), "b": stats.b[:, stats.classes]}
+        else:
+            integers, floats = [stats.counts], {"A": stats.A, "b": stats.b}
+        return _join(self._form, dtype, stats, integers, floats)
 
     def pack(self, dtype: str = "float32") -> ArrayRecord:
         """Return the record."""
@@ -75,50 +71,21 @@ def pack_statistics(
     return builder.pack(dtype)
 
 
-def _factor_arrays(factor: StatisticsFactor, dtype: str) -> list[AnyArray]:
-    header = Header(
-        form="factor",
-        dtype=dtype,
-        d=factor.d,
-        num_classes=factor.num_classes,
-        n=factor.n,
-        rank=len(factor.R),
-        num_present=len(factor.classes),
-    )
-    order = pivots_first(factor.pivots, factor.d)
+def _join(
+    form: str,
+    dtype: str,
+    values: Contribution,
+    integers: list[Tensor],
+    floats: dict[str, Tensor],
+) -> list[AnyArray]:
+    """Return the header and the arrays after it."""
+    rank = values.num_rows if form == "factor" else 0
+    sizes = (values.d, values.num_classes, values.n, rank, len(values.classes))
     return [
-        header.array(),
-        factor.classes.numpy(),
-        factor.counts.numpy(),
-        factor.pivots.numpy(),
-        _cast(pack_upper(take_columns(factor.R, order)), dtype, "R"),
-        _cast(factor.S, dtype, "S"),
+        Header(form, dtype, *sizes).array(),
+        *(array.numpy() for array in integers),
+        *(_cast(array, dtype, name) for name, array in floats.items()),
     ]
-
-
-def _packed_arrays(stats: RidgeStatistics, dtype: str) -> list[AnyArray]:
-    classes = stats.counts.nonzero().flatten()
-    return [
-        _sum_header("packed", stats, dtype).array(),
-        classes.numpy(),
-        stats.counts[classes].numpy(),
-        _cast(pack_upper(stats.A), dtype, "A"),
-        _cast(stats.b[:, classes], dtype, "b"),
-    ]
-
-
-def _dense_arrays(stats: RidgeStatistics, dtype: str) -> list[AnyArray]:
-    return [
-        _sum_header("dense", stats, dtype).array(),
-        stats.counts.numpy(),
-        _cast(stats.A, dtype, "A"),
-        _cast(stats.b, dtype, "b"),
-    ]
-
-
-def _sum_header(form: str, stats: RidgeStatistics, dtype: str) -> Header:
-    present = int((stats.counts > 0).sum())
-    return Header(form, dtype, stats.d, stats.num_classes, stats.n, 0, present)
 
 
 def _cast(values: Tensor, dtype: str, name: str) -> AnyArray:

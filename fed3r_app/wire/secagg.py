@@ -7,22 +7,31 @@ an array. A request for the vector also carries the ``config`` of a plain one.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast, get_type_hints
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
 from fed3r_app.privacy.secagg import Member, PublicKeys, UnmaskAnswer
-from fed3r_app.wire.layout import RecordError, read_array
+from fed3r_app.wire import RecordError
+from fed3r_app.wire.layout import read_array
 
 SECAGG = "secagg"
 _T = TypeVar("_T")
+Value = str | int | bytes | list[int] | list[bytes]
+Values = dict[str, Value]
+# What of a client's state is one value, by attribute of ``Member``.
+_MEMBER = {
+    name: kind
+    for name, kind in get_type_hints(Member).items()
+    if kind in (str, bytes, int, bool)
+}
 
 
 def pack_attempt(attempt: str) -> RecordDict:
     """Return the request for keys."""
-    return _content({"attempt": attempt})
+    return _content(attempt=attempt)
 
 
 def read_attempt(content: RecordDict) -> str:
@@ -32,7 +41,7 @@ def read_attempt(content: RecordDict) -> str:
 
 def pack_keys(keys: PublicKeys) -> RecordDict:
     """Return the reply with a member's public keys."""
-    return _content({"sealing": keys.sealing, "masking": keys.masking})
+    return _content(sealing=keys.sealing, masking=keys.masking)
 
 
 def read_keys(content: RecordDict) -> PublicKeys:
@@ -45,14 +54,8 @@ def pack_group(
     attempt: str, index: int, keys: Mapping[int, PublicKeys], threshold: int
 ) -> RecordDict:
     """Return the request for shares: who is in the group, and the reader's place."""
-    return _content(
-        {
-            "attempt": attempt,
-            "index": index,
-            "threshold": threshold,
-            **_key_lists(keys),
-        }
-    )
+    place: Values = {"attempt": attempt, "index": index, "threshold": threshold}
+    return _content(**place, **_key_lists(keys))
 
 
 def read_group(content: RecordDict) -> tuple[int, dict[int, PublicKeys], int]:
@@ -64,7 +67,7 @@ def read_group(content: RecordDict) -> tuple[int, dict[int, PublicKeys], int]:
 
 def pack_sealed(sealed: Mapping[int, bytes]) -> RecordDict:
     """Return the reply with sealed shares, by receiver."""
-    return _content(_lists("members", "sealed", sealed))
+    return _content(**_lists("members", "sealed", sealed))
 
 
 def read_sealed(content: RecordDict) -> dict[int, bytes]:
@@ -76,7 +79,7 @@ def ask_masked(
     attempt: str, sealed: Mapping[int, bytes], config: ConfigRecord
 ) -> RecordDict:
     """Return the request for a masked vector."""
-    content = _content({"attempt": attempt, **_lists("members", "sealed", sealed)})
+    content = _content(attempt=attempt, **_lists("members", "sealed", sealed))
     content["config"] = config
     return content
 
@@ -101,7 +104,7 @@ def read_masked(content: RecordDict) -> NDArray[np.uint64]:
 
 def pack_survivors(attempt: str, survivors: Collection[int]) -> RecordDict:
     """Return the last request: whose vectors are in the sum."""
-    return _content({"attempt": attempt, "survivors": sorted(survivors)})
+    return _content(attempt=attempt, survivors=sorted(survivors))
 
 
 def read_survivors(content: RecordDict) -> list[int]:
@@ -112,10 +115,8 @@ def read_survivors(content: RecordDict) -> list[int]:
 def pack_answer(answer: UnmaskAnswer) -> RecordDict:
     """Return the reply to the last request."""
     return _content(
-        {
-            **_lists("survivors", "seed-shares", answer.seed_shares),
-            **_lists("dropped", "key-shares", answer.key_shares),
-        }
+        **_lists("survivors", "seed-shares", answer.seed_shares),
+        **_lists("dropped", "key-shares", answer.key_shares),
     )
 
 
@@ -130,42 +131,25 @@ def read_answer(content: RecordDict) -> UnmaskAnswer:
 
 def pack_member(member: Member) -> ConfigRecord:
     """Return a client's state between two requests."""
-    return ConfigRecord(
-        {
-            "attempt": member.attempt,
-            "sealing-key": member.sealing_key,
-            "masking-key": member.masking_key,
-            "seed": member.seed,
-            "index": member.index,
-            "threshold": member.threshold,
-            "own-shares": member.own_shares,
-            "was-masked": member.masked,
-            **_key_lists(member.keys),
-            **_lists("senders", "received", member.received),
-        }
-    )
+    plain = {_key(name): getattr(member, name) for name in _MEMBER}
+    received = _lists("senders", "received", member.received)
+    return ConfigRecord({**plain, **_key_lists(member.keys), **received})
 
 
 def read_member(record: ConfigRecord) -> Member:
     """Return the client's state of ``pack_member``."""
-    return Member(
-        attempt=_read(record, "attempt", str),
-        sealing_key=_read(record, "sealing-key", bytes),
-        masking_key=_read(record, "masking-key", bytes),
-        seed=_read(record, "seed", bytes),
-        index=_read(record, "index", int),
-        threshold=_read(record, "threshold", int),
-        keys=_read_keys(record),
-        own_shares=_read(record, "own-shares", bytes),
-        received=_read_lists(record, "senders", "received"),
-        masked=_read(record, "was-masked", bool),
-    )
+    plain: dict[str, Any] = {
+        name: _read(record, _key(name), kind) for name, kind in _MEMBER.items()
+    }
+    received = _read_lists(record, "senders", "received")
+    return Member(**plain, keys=_read_keys(record), received=received)
 
 
-Values = dict[str, str | int | bytes | list[int] | list[bytes]]
+def _key(name: str) -> str:
+    return name.replace("_", "-")
 
 
-def _content(values: Values) -> RecordDict:
+def _content(**values: Value) -> RecordDict:
     return RecordDict({SECAGG: ConfigRecord(values)})  # type: ignore[arg-type]
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap
-from fed3r_app.wire.layout import AnyArray, RecordError
+from fed3r_app.wire import RecordError
 from fed3r_app.wire.messages import pack_feature_map, read_feature_map
 
 # Records that travel beside the arrays that train.
@@ -21,28 +20,15 @@ _TEMPERATURES, _LOSSES = "temperatures", "losses"
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """The numbers of a round that don't stand in the run config.
+    """The numbers of a round that don't stand in the run config."""
 
-    Parameters
-    ----------
-    lr, temperature : float
-        As chosen by the server where the run config says ``auto``.
-    feature_map : FeatureMap
-        From backbone features to those that ``lp`` trains on.
-    fixed_digest : str
-        Names the classifier that ``feat`` keeps fixed; "" for none.
-    bias : bool
-        Whether the classifier has one.
-    round : int
-        Number of the round, filled in by Flower's strategies.
-    """
-
+    # As chosen by the server where the run config says ``auto``.
     lr: float
     temperature: float
-    feature_map: FeatureMap
-    fixed_digest: str
-    bias: bool
-    round: int = 0
+    feature_map: FeatureMap  # from backbone features to those that ``lp`` trains on
+    fixed_digest: str  # names the classifier that ``feat`` keeps fixed; "" for none
+    bias: bool  # whether the classifier has one
+    round: int = 0  # filled in by Flower's strategies
 
     def pack(self) -> ConfigRecord:
         """Return the config record."""
@@ -80,13 +66,6 @@ def unpack_arrays(record: ArrayRecord) -> dict[str, Tensor]:
     """Return the named tensors of a record."""
     # Copied: arrays that arrive may not be written to, tensors may.
     return {name: torch.from_numpy(a.numpy().copy()) for name, a in record.items()}
-
-
-def keep_names(sent: ArrayRecord, arrays: Sequence[AnyArray]) -> ArrayRecord:
-    """Return the record of arrays that come back in the order they were sent in."""
-    return ArrayRecord(
-        {name: Array(np.asarray(a)) for name, a in zip(sent, arrays, strict=True)}
-    )
 
 
 def pack_temperatures(

@@ -9,34 +9,15 @@ import torch
 from flwr.app import ArrayRecord
 from torch import Tensor
 
-from fed3r_app.core import (
-    Limits,
-    RidgeStatistics,
-    StatisticsFactor,
-    check_contribution,
-)
+from fed3r_app.core import Contribution, Limits, RidgeStatistics, StatisticsFactor
+from fed3r_app.core.consistency import check_contribution
 from fed3r_app.core.factors import take_columns
-from fed3r_app.core.statistics import (
-    Contribution,
-    check_same_space,
-    mirror_upper,
-    unpack_upper,
-)
-from fed3r_app.wire.layout import (
-    AnyArray,
-    Header,
-    RecordError,
-    pivots_first,
-    read_array,
-)
+from fed3r_app.core.statistics import check_same_space, mirror_upper, unpack_upper
+from fed3r_app.wire import RecordError
+from fed3r_app.wire.layout import AnyArray, Header, pivots_first, read_array
 
 # No honest sum comes near; with it, no product or sum of what arrives overflows.
 _LARGEST = 1e100
-_TORCH_DTYPES = {
-    "float16": torch.float16,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
 
 
 def unpack_statistics(
@@ -73,19 +54,15 @@ def unpack_contribution(
     InconsistentStatistics
         If the record is whole, but not the statistics of samples within the limits.
     """
-    header = _read_header(record)
+    if "header" not in record:
+        raise RecordError(f"Array 'header' is missing, got {sorted(record)}.")
+    header = Header.parse(read_array(record, "header"))
     if space is not None:
         check_same_space(space, (header.d, header.num_classes))
     contribution = _UNPACK[header.form](header, _read_arrays(record, header))
     if limits is not None:
-        check_contribution(contribution, limits, _TORCH_DTYPES[header.dtype])
+        check_contribution(contribution, limits, getattr(torch, header.dtype))
     return contribution
-
-
-def _read_header(record: ArrayRecord) -> Header:
-    if "header" not in record:
-        raise RecordError(f"Array 'header' is missing, got {sorted(record)}.")
-    return Header.parse(read_array(record, "header"))
 
 
 def _read_arrays(record: ArrayRecord, header: Header) -> dict[str, AnyArray]:
@@ -128,9 +105,9 @@ def _unpack_factor(header: Header, arrays: dict[str, AnyArray]) -> StatisticsFac
 def _unpack_packed(header: Header, arrays: dict[str, AnyArray]) -> RidgeStatistics:
     classes, counts = _read_classes(header, arrays)
     A = mirror_upper(unpack_upper(arrays["A"], header.d, header.d))
-    b = torch.zeros(header.d, header.num_classes, dtype=torch.float64)
+    b = A.new_zeros(header.d, header.num_classes)
     b[:, classes] = _float64(arrays["b"])
-    all_counts = torch.zeros(header.num_classes, dtype=torch.int64)
+    all_counts = counts.new_zeros(header.num_classes)
     all_counts[classes] = counts
     return RidgeStatistics(A, b, all_counts)
 

@@ -8,7 +8,6 @@ from torch import nn
 from torchvision.models import mobilenet_v2
 
 from fed3r_app.core.costs import (
-    average_flops,
     backbone_download_bytes,
     class_means_upload_bytes,
     statistics_flops,
@@ -21,6 +20,7 @@ from fed3r_app.features.flops import count_forward_flops
 
 # F_phi of MobileNetV2 at 224 px, and its parameters, in the paper.
 FORWARD, BACKBONE = 332.9e6, 2_223_872
+FEDERATIONS = ["Landmarks", "iNaturalist", "CIFAR-100"]
 
 
 # 1280^2 = 1,638,400; 1280 C = 2,595,840 / 1,539,840 / 128,000; 4 bytes each.
@@ -31,7 +31,7 @@ FORWARD, BACKBONE = 332.9e6, 2_223_872
         (1203, 9275, 12_712_960, 117_912_704_000),
         (100, 100, 7_065_600, 706_560_000),
     ],
-    ids=["Landmarks", "iNaturalist", "CIFAR-100"],
+    ids=FEDERATIONS,
 )
 def test_dense_uploads_of_the_papers_federations(
     num_classes: int, num_clients: int, per_client: Any, in_all: Any
@@ -40,40 +40,35 @@ def test_dense_uploads_of_the_papers_federations(
     assert statistics_upload_bytes(1280, num_classes, num_clients) == in_all
 
 
-def test_class_means_need_no_matrix_between_features() -> None:
+def test_uploads_of_class_means_and_of_random_features() -> None:
     assert class_means_upload_bytes(1280, 100, num_clients=100) == 51_200_000
-
-
-def test_dense_upload_with_random_features() -> None:
     # (10,000^2 + 10,000 * 1203) * 4
     assert statistics_upload_bytes(10_000, 1203) == 448_120_000
 
 
 # d(d+1)/2 = 819,840; so a sample costs 332.9e6 + 819,840 + 1280 C.
 @pytest.mark.parametrize(
-    ("mean_samples", "num_classes", "expected"),
+    ("mean_samples", "d", "num_classes", "expected"),
     [
-        (119.9, 2028, 119.9 * 336_315_680),
-        (13.0, 1203, 13.0 * 335_259_680),
-        (500, 100, 166_923_920_000),
+        (119.9, 1280, 2028, 119.9 * 336_315_680),
+        (13.0, 1280, 1203, 13.0 * 335_259_680),
+        (500, 1280, 100, 166_923_920_000),
+        # 10,000 * 10,001 / 2 = 50,005,000 and 10,000 * 1203 = 12,030,000
+        (2, 10_000, 1203, 2 * (332_900_000 + 50_005_000 + 12_030_000)),
     ],
-    ids=["Landmarks", "iNaturalist", "CIFAR-100"],
+    ids=[*FEDERATIONS, "random features"],
 )
 def test_flops_of_an_average_client_of_the_papers_federations(
-    mean_samples: Any, num_classes: int, expected: Any
+    mean_samples: float, d: int, num_classes: int, expected: float
 ) -> None:
-    flops = statistics_flops(mean_samples, 1280, num_classes, FORWARD)
+    flops = statistics_flops(mean_samples, d, num_classes, FORWARD)
     assert flops == pytest.approx(expected, rel=1e-12)
 
 
-def test_flops_with_random_features() -> None:
-    # 10,000 * 10,001 / 2 = 50,005,000 and 10,000 * 1203 = 12,030,000
-    flops = statistics_flops(2, 10_000, 1203, FORWARD)
-    assert flops == 2 * (332_900_000 + 50_005_000 + 12_030_000)
-
-
-def test_the_forward_pass_of_mobilenet_is_the_papers() -> None:
-    flops = count_forward_flops(mobilenet_v2().features.eval(), 224)
+def test_the_backbone_of_the_paper() -> None:
+    backbone = mobilenet_v2().features.eval()
+    assert sum(value.numel() for value in backbone.parameters()) == BACKBONE
+    flops = count_forward_flops(backbone, 224)
     assert flops == 332_884_832
     assert round(flops / 1e6, 1) == 332.9
 
@@ -90,6 +85,7 @@ def test_a_network_counted_by_hand() -> None:
     assert count_forward_flops(network, 8, channels=1) == expected
     # Counting leaves no hook behind that would count twice.
     assert count_forward_flops(network, 8, channels=1) == expected
+    assert count_forward_flops(nn.Flatten(), 8, channels=1) == 0  # pixels
 
 
 def test_counting_leaves_the_network_as_it_was() -> None:
@@ -101,10 +97,6 @@ def test_counting_leaves_the_network_as_it_was() -> None:
     assert not network[1]._forward_hooks
 
 
-def test_pixels_cost_nothing() -> None:
-    assert count_forward_flops(nn.Flatten(), 8, channels=1) == 0
-
-
 # b = 2,223,872 and c = 1280 C = 2,595,840 / 1,539,840 / 128,000, so that
 # m = 4,819,712 / 3,763,712 / 2,351,872; 4 bytes each.
 @pytest.mark.parametrize(
@@ -114,7 +106,7 @@ def test_pixels_cost_nothing() -> None:
         (1203, 3_763_712, 1_539_840),
         (100, 2_351_872, 128_000),
     ],
-    ids=["Landmarks", "iNaturalist", "CIFAR-100"],
+    ids=FEDERATIONS,
 )
 def test_values_of_a_round_of_fine_tuning(num_classes: int, full: Any, lp: Any) -> None:
     expected = {"full": full, "lp": lp, "feat": 2_223_872}
@@ -122,11 +114,6 @@ def test_values_of_a_round_of_fine_tuning(num_classes: int, full: Any, lp: Any) 
         sizes = (BACKBONE, 1280 * num_classes)
         assert trained_values(finetune, *sizes, scaffold=False) == values
         assert trained_values(finetune, *sizes, scaffold=True) == 2 * values
-
-
-def test_the_backbone_of_the_paper_has_so_many_values() -> None:
-    values = sum(value.numel() for value in mobilenet_v2().features.parameters())
-    assert values == BACKBONE
 
 
 # 10 clients a round, FP32, for 3000, 5000 and 1500 rounds: 4 m 10 t, in each direction.
@@ -137,7 +124,7 @@ def test_the_backbone_of_the_paper_has_so_many_values() -> None:
         (1203, 5000, 752_742_400_000, 615_936_000_000, 444_774_400_000),
         (100, 1500, 141_112_320_000, 15_360_000_000, 133_432_320_000),
     ],
-    ids=["Landmarks", "iNaturalist", "CIFAR-100"],
+    ids=FEDERATIONS,
 )
 def test_all_bytes_of_the_papers_training(
     num_classes: int, rounds: Any, fedavg: Any, scaffold_lp: Any, feat: Any
@@ -159,38 +146,6 @@ def test_fed3r_downloads_a_backbone_once_or_nothing() -> None:
     assert backbone_download_bytes(BACKBONE, num_clients=1262) == 11_226_105_856
 
 
-# t kappa / K = 30,000 / 1262, 50,000 / 9275 and 15,000 / 100 rounds of the mean client.
-@pytest.mark.parametrize(
-    ("num_classes", "num_clients", "samples", "rounds", "expected"),
-    [
-        (2028, 1262, 599.5, 3000, 599.5 * 3 * 335_495_840 * 30_000 / 1262),
-        (1203, 9275, 65.0, 5000, 65 * 3 * 334_439_840 * 50_000 / 9275),
-        (100, 100, 500, 1500, 500 * 3 * 333_028_000 * 150),
-    ],
-    ids=["Landmarks", "iNaturalist", "CIFAR-100"],
-)
-def test_average_flops_of_the_papers_fedavg(
-    num_classes: int, num_clients: int, samples: Any, rounds: Any, expected: Any
-) -> None:
-    flops = training_flops("full", samples, 1, FORWARD, 1280 * num_classes)
-    average = average_flops(flops, 10, rounds, num_clients)
-    assert average == pytest.approx(expected, rel=1e-12)
-
-
-def test_fed3r_costs_the_average_client_one_pass() -> None:
-    # 126 rounds of 10 reach 1260 clients once.
-    flops = statistics_flops(119.9, 1280, 2028, FORWARD)
-    assert average_flops(flops, 10, 126, 1260) == pytest.approx(flops)
-
-
-def test_a_curve_of_two_phases_adds_both() -> None:
-    # CIFAR-100: Fed3R once, then a round of FedAvg with 10 of 100 clients.
-    fed3r = statistics_flops(500, 1280, 100, FORWARD)
-    fedavg = training_flops("full", 500, 1, FORWARD, 128_000)
-    both = average_flops(fed3r, 10, 10, 100) + average_flops(fedavg, 10, 1, 100)
-    assert both == pytest.approx(166_923_920_000 + 499_542_000_000 / 10, rel=1e-12)
-
-
 # F_head = 1280 C: 2.6, 1.5 and 0.1 million. E n 3 (F_phi + F_head), and for lp
 # E n (F_phi + 3 F_head); 5 epochs, 1 for CIFAR-100.
 @pytest.mark.parametrize(
@@ -200,7 +155,7 @@ def test_a_curve_of_two_phases_adds_both() -> None:
         (1203, 13.0, 5, 65 * 3 * 334_439_840, 65 * 337_519_520),
         (100, 500, 1, 500 * 3 * 333_028_000, 500 * 333_284_000),
     ],
-    ids=["Landmarks", "iNaturalist", "CIFAR-100"],
+    ids=FEDERATIONS,
 )
 def test_flops_of_a_round_of_fine_tuning(
     num_classes: int, n: int, epochs: Any, full: Any, lp: Any

@@ -5,24 +5,26 @@ from typing import Any
 import pytest
 import torch
 
-from fed3r_app.core import RidgeStatistics, class_means, solve_ridge
-from tests.harness.samples import Draw
+from fed3r_app.core import (
+    RidgeStatistics,
+    class_means,
+    count_correct,
+    predict,
+    solve_ridge,
+)
+from tests.harness.samples import Draw, assert_same, parts_of
 
 EPS = torch.finfo(torch.float64).eps
-
-
-def make_statistics(A: Any, b: Any, counts: Any) -> Any:
-    return RidgeStatistics(
-        torch.tensor(A, dtype=torch.float64),
-        torch.tensor(b, dtype=torch.float64),
-        torch.tensor(counts),
-    )
+solvers = pytest.mark.parametrize(
+    "solve", [lambda stats: solve_ridge(stats, 0.1), class_means]
+)
 
 
 def test_a_two_by_two_system_solved_by_hand() -> None:
     # (A + I) W = b with A + I = [[2, 1], [1, 3]], whose inverse is
     # [[3, -1], [-1, 2]] / 5; so W = [[3, 8], [-1, -1]] / 5 for b = [[1, 3], [0, 1]].
-    stats = make_statistics([[1, 1], [1, 2]], [[1, 3], [0, 1]], [1, 1])
+    A, b = torch.tensor([[[1, 1], [1, 2]], [[1, 3], [0, 1]]]).double()
+    stats = RidgeStatistics(A, b, torch.tensor([1, 1]))
     expected = torch.tensor([[3, 8], [-1, -1]], dtype=torch.float64) / 5
     W = solve_ridge(stats, 1.0, normalize=False)
     torch.testing.assert_close(W, expected, rtol=16 * EPS, atol=0)
@@ -48,7 +50,7 @@ def test_the_intercept_is_divided_by_the_norm_of_the_others(draw: Draw) -> None:
     assert not torch.allclose(W.norm(dim=0), torch.ones(4, dtype=torch.float64))
 
 
-@pytest.mark.parametrize("solve", [lambda stats: solve_ridge(stats, 0.1), class_means])
+@solvers
 def test_a_class_without_samples_keeps_a_column_of_zeros(
     draw: Draw, solve: Any
 ) -> None:
@@ -58,7 +60,7 @@ def test_a_class_without_samples_keeps_a_column_of_zeros(
     assert torch.isfinite(W).all()
 
 
-@pytest.mark.parametrize("solve", [lambda stats: solve_ridge(stats, 0.1), class_means])
+@solvers
 def test_a_class_of_blank_images_is_warned_about(solve: Any) -> None:
     Z = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     stats = RidgeStatistics.of(Z, torch.tensor([0, 1]), 2)
@@ -91,7 +93,7 @@ def test_a_penalty_that_is_not_positive_and_finite_is_refused(lam: Any) -> None:
         solve_ridge(RidgeStatistics.zeros(2, 2), lam)
 
 
-@pytest.mark.parametrize("solve", [lambda stats: solve_ridge(stats, 0.1), class_means])
+@solvers
 def test_statistics_of_no_samples_are_refused(solve: Any) -> None:
     with pytest.raises(ValueError, match="There are no samples in the statistics"):
         solve(RidgeStatistics.zeros(3, 2))
@@ -129,7 +131,32 @@ def test_class_means_are_those_of_a_plain_loop(draw: Draw, kind: str) -> None:
 
 def test_solving_leaves_the_statistics_alone(draw: Draw) -> None:
     stats = RidgeStatistics.of(*draw("normal", 20, 4, 2, 0), 2)
-    before = stats.A.clone(), stats.b.clone()
+    before = RidgeStatistics(*parts_of(stats))
     solve_ridge(stats, 0.1)
     class_means(stats)
-    assert torch.equal(stats.A, before[0]) and torch.equal(stats.b, before[1])
+    assert_same(stats, before)
+
+
+Z = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]], dtype=torch.float64)
+# The scores of classes 0 and 2 are all negative, so the zero of class 1 is the largest.
+W = torch.tensor([[-1.0, 0.0, -2.0], [-2.0, 0.0, -1.0]], dtype=torch.float64)
+PRESENT = torch.tensor([True, False, True])
+
+
+def test_an_absent_class_is_not_predicted_though_its_score_is_the_largest() -> None:
+    assert (Z @ W).argmax(dim=1).tolist() == [1, 1, 1]
+    assert predict(Z[:2], W, PRESENT).tolist() == [0, 2]
+    assert predict(Z[:2].half(), W, PRESENT).tolist() == [0, 2]
+    # With all classes present the largest score wins.
+    assert predict(Z, -W, torch.ones(3, dtype=torch.bool)).tolist() == [2, 0, 0]
+
+
+def test_correct_predictions_are_counted() -> None:
+    assert count_correct(Z[:2], torch.tensor([0, 2]), W, PRESENT) == 2
+    assert count_correct(Z[:2], torch.tensor([0, 1]), W, PRESENT) == 1
+    assert count_correct(Z[:0], torch.tensor([], dtype=torch.int64), W, PRESENT) == 0
+
+
+def test_a_classifier_without_classes_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one class with samples, got 0"):
+        predict(Z, W, torch.zeros(3, dtype=torch.bool))

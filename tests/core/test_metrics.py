@@ -13,10 +13,11 @@ from torch import Tensor
 from fed3r_app.core import Metrics
 
 N, C = 300, 8
+Drawn = tuple[Tensor, Tensor]
 
 
 @pytest.fixture
-def drawn() -> tuple[Tensor, Tensor]:
+def drawn() -> Drawn:
     """Return scores (n, C) and labels (n,), the classes of very different sizes."""
     generator = torch.Generator().manual_seed(0)
     y = (C * torch.rand(N, generator=generator) ** 3).long()
@@ -26,7 +27,7 @@ def drawn() -> tuple[Tensor, Tensor]:
     return scores, y
 
 
-def test_every_metric_is_scikit_learns(drawn: tuple[Tensor, Tensor]) -> None:
+def test_every_metric_is_scikit_learns(drawn: Drawn) -> None:
     scores, y = drawn
     predicted = scores.argmax(dim=1)
     metrics = Metrics.of(scores, y)
@@ -54,24 +55,17 @@ def test_absent_classes_are_never_hits() -> None:
     assert missed == [1, 0, 0, 0, 0, 0]
 
 
-def test_counts_of_parts_add_up_to_the_counts_of_the_whole(
-    drawn: tuple[Tensor, Tensor],
-) -> None:
+def test_counts_of_parts_add_up_to_the_counts_of_the_whole(drawn: Drawn) -> None:
     scores, y = drawn
     whole, parts = Metrics.of(scores, y), Metrics(0, 0, 0, torch.zeros(C, C).long())
     for rows in torch.arange(N).split([0, 1, 100, N - 101]):
         parts = parts + Metrics.of(scores[rows], y[rows])
-    assert (parts.correct, parts.total, parts.top5) == (
-        whole.correct,
-        whole.total,
-        whole.top5,
-    )
+    for name in ("correct", "total", "top5"):
+        assert getattr(parts, name) == getattr(whole, name)
     assert parts.values() == whole.values()
 
 
-def test_what_one_part_did_not_count_the_sum_does_not_have(
-    drawn: tuple[Tensor, Tensor],
-) -> None:
+def test_what_one_part_did_not_count_the_sum_does_not_have(drawn: Drawn) -> None:
     total = Metrics.of(*drawn) + Metrics(correct=1, total=2)
     assert total.total == N + 2
     assert total.values().keys() == {"accuracy"}

@@ -1,4 +1,4 @@
-"""Random features: the same on every machine, and an approximation of the kernel."""
+"""Random features: the same on every machine, approximating the kernel; its width."""
 
 import math
 from typing import Any
@@ -6,8 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from fed3r_app.core import RandomFeatures
+from fed3r_app.core import FeatureMoments, RandomFeatures
+from tests.harness.samples import Draw
+
+EPS = torch.finfo(torch.float64).eps
 
 
 def test_known_draws_of_a_seed() -> None:
@@ -24,16 +29,13 @@ def test_known_draws_of_a_seed() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 7, -1, 2**63, 2**64 - 1])
-def test_a_seed_always_means_the_same_features(seed: int) -> None:
+def test_a_seed_always_means_the_same_features_and_no_other_does(seed: int) -> None:
     one, other = RandomFeatures(5, 40, 2.0, seed), RandomFeatures(5, 40, 2.0, seed)
     assert torch.equal(one.omega, other.omega)
     assert torch.equal(one.beta, other.beta)
-
-
-def test_seeds_differ() -> None:
-    one, other = RandomFeatures(5, 40, 2.0, 0), RandomFeatures(5, 40, 2.0, 1)
-    assert not torch.isclose(one.omega, other.omega).any()
-    assert not torch.isclose(one.beta, other.beta).any()
+    another = RandomFeatures(5, 40, 2.0, seed + 1)
+    assert not torch.isclose(one.omega, another.omega).any()
+    assert not torch.isclose(one.beta, another.beta).any()
 
 
 @pytest.mark.parametrize(("fewer", "more"), [(10, 300), (256, 257), (300, 700)])
@@ -94,13 +96,53 @@ def test_columns_of_omega_are_uncorrelated() -> None:
     assert float(correlation.abs().max()) < 6.5 / math.sqrt(2000)
 
 
-@pytest.mark.parametrize("sigma", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_width_that_is_not_positive_and_finite_is_refused(sigma: Any) -> None:
-    with pytest.raises(ValueError, match=f"rf-sigma must be > 0 .* got {sigma}"):
-        RandomFeatures(3, 10, sigma, 0)
+def test_widths_and_dimensions_that_can_not_be_are_refused() -> None:
+    for sigma in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"rf-sigma must be > 0 .* got {sigma}"):
+            RandomFeatures(3, 10, sigma, 0)
+    for d, D in ((3, 0), (3, -5), (0, 10)):
+        with pytest.raises(ValueError, match=f"rf-dim must be >= 1, got {D}"):
+            RandomFeatures(d, D, 1.0, 0)
 
 
-@pytest.mark.parametrize(("d", "D"), [(3, 0), (3, -5), (0, 10)])
-def test_a_dimension_below_one_is_refused(d: int, D: Any) -> None:
-    with pytest.raises(ValueError, match=f"rf-dim must be >= 1, got {D}"):
-        RandomFeatures(d, D, 1.0, 0)
+@settings(max_examples=30)
+@given(seed=st.integers(0, 999), cuts=st.lists(st.integers(0, 50), max_size=12))
+def test_any_split_gives_the_pooled_moments(draw: Draw, seed: int, cuts: Any) -> None:
+    Z, _ = draw("relu", 50, 7, 2, seed)
+    pooled = FeatureMoments.of(Z)
+    total = FeatureMoments.of(Z[:0])
+    for part in Z.tensor_split(sorted(cuts)):
+        total = total + FeatureMoments.of(part)
+    assert total.n == 50
+    # Sums of positive terms: 50 * 7 roundings at most.
+    torch.testing.assert_close(total.total, pooled.total, rtol=350 * EPS, atol=0)
+    assert total.squared_norms == pytest.approx(pooled.squared_norms, rel=350 * EPS)
+    assert total.sigma() == pytest.approx(pooled.sigma(), rel=1e4 * EPS)
+
+
+@pytest.mark.parametrize("offset", [0.0, 3.0])
+@pytest.mark.parametrize("kind", ["normal", "relu", "integer"])
+def test_sigma_is_three_times_the_root_mean_square_distance(
+    draw: Draw, kind: str, offset: Any
+) -> None:
+    Z = draw(kind, 30, 6, 2, 0)[0] + offset
+    pairs = [float((a - b).square().sum()) for a in Z for b in Z]
+    # The difference of moments loses at most 1 + offset^2 / variance ~ 1e2 in eps.
+    assert FeatureMoments.of(Z).sigma() == pytest.approx(
+        3 * np.sqrt(np.mean(pairs)), rel=1e4 * EPS
+    )
+
+
+@pytest.mark.parametrize("value", [0.0, 0.1, 1.0, 1e6])
+@pytest.mark.parametrize("n", [1, 2, 6, 7, 100])
+def test_equal_features_are_refused(value: Any, n: int) -> None:
+    moments = FeatureMoments.of(torch.full((n, 3), value, dtype=torch.float64))
+    with pytest.raises(ValueError, match=rf"needs features that differ, got {n} equal"):
+        moments.sigma()
+
+
+def test_moments_of_no_features_or_of_others_are_refused() -> None:
+    with pytest.raises(ValueError, match="needs features, got none"):
+        FeatureMoments.of(torch.zeros(0, 3)).sigma()
+    with pytest.raises(ValueError, match="must agree on d; got 3 and 1"):
+        FeatureMoments.of(torch.ones(2, 3)) + FeatureMoments.of(torch.ones(2, 1))

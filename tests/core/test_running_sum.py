@@ -7,26 +7,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
-from fed3r_app.core import FactorBuilder, RidgeStatistics, RunningSum
-from tests.harness.samples import Draw
+from fed3r_app.core import RidgeStatistics, RunningSum
+from tests.harness.samples import Draw, assert_same, make_factor, parts_of
 
 D, C = 8, 3
 
 
-def make_factor(Z: Tensor, y: Tensor, num_classes: Any = C) -> Any:
-    builder = FactorBuilder(num_classes)
-    builder.add(Z, y)
-    return builder.build()
-
-
 def assert_same_sum(one: Any, other: Any) -> None:
     # Sums of at most some thousand terms of both signs: 1e3 eps of the largest.
-    tolerance = 1e3 * torch.finfo(torch.float64).eps * float(other.A.abs().max())
-    torch.testing.assert_close(one.A, other.A, rtol=0, atol=tolerance)
-    torch.testing.assert_close(one.b, other.b, rtol=0, atol=tolerance)
-    assert torch.equal(one.counts, other.counts)
+    eps = torch.finfo(torch.float64).eps
+    assert_same(one, other, atol=1e3 * eps * float(other.A.abs().max()))
 
 
 @settings(max_examples=40)
@@ -44,9 +35,8 @@ def test_it_is_the_plain_sum_for_any_mix_and_order(
     rng = np.random.default_rng(seed)
     running = RunningSum(start)
     for i in rng.permutation(len(clients)):
-        client = clients[i]
         make: Any = make_factor if rng.random() < 0.7 else RidgeStatistics.of
-        running.add(make(*client, C))
+        running.add(make(*clients[i], C))
     assert running.n == plain.n
     assert_same_sum(running.value(), plain)
 
@@ -58,7 +48,7 @@ def test_nothing_is_lost_where_waiting_rows_are_folded(draw: Draw, added: Any) -
     plain = RidgeStatistics.zeros(D, C)
     for seed in range(added):
         client = draw("normal", 12, D, C, seed)
-        running.add(make_factor(*client))
+        running.add(make_factor(*client, C))
         plain = plain + RidgeStatistics.of(*client, C)
     assert_same_sum(running.value(), plain)
 
@@ -71,40 +61,37 @@ def test_a_value_does_not_change_with_later_additions(
     running = RunningSum(RidgeStatistics.zeros(d, num_classes))
     running.add(make_factor(*client, num_classes))
     value = running.value()
-    kept = value.A.clone(), value.b.clone(), value.counts.clone()
+    kept = RidgeStatistics(*parts_of(value))
     running.add(make_factor(*client, num_classes))
     running.add(RidgeStatistics.of(*client, num_classes))
     running.value()
-    assert all(map(torch.equal, kept, (value.A, value.b, value.counts)))
+    assert_same(value, kept)
 
 
 @pytest.mark.parametrize(("d", "num_classes"), [(D, C), (D, 1), (1, C)])
 def test_the_start_is_copied(draw: Draw, d: int, num_classes: int) -> None:
     start = RidgeStatistics.of(*draw("normal", 12, d, num_classes, 0), num_classes)
-    kept = start.A.clone(), start.b.clone(), start.counts.clone()
+    kept = RidgeStatistics(*parts_of(start))
     running = RunningSum(start)
     running.add(RidgeStatistics.of(*draw("normal", 12, d, num_classes, 1), num_classes))
     running.value()
-    assert all(map(torch.equal, kept, (start.A, start.b, start.counts)))
+    assert_same(start, kept)
 
 
 def test_the_sum_is_symmetric_to_the_last_bit(draw: Draw) -> None:
     running = RunningSum(RidgeStatistics.zeros(70, C))
     for seed in range(9):
-        running.add(make_factor(*draw("normal", 50, 70, C, seed)))
+        running.add(make_factor(*draw("normal", 50, 70, C, seed), C))
     A = running.value().A
     assert torch.equal(A, A.T)
 
 
 @pytest.mark.parametrize("shape", [(D + 1, C), (D, C + 1)])
-@pytest.mark.parametrize("as_factor", [True, False])
+@pytest.mark.parametrize("make", [make_factor, RidgeStatistics.of])
 def test_contributions_of_another_space_are_refused(
-    draw: Draw, shape: Any, as_factor: Any
+    draw: Draw, shape: Any, make: Any
 ) -> None:
-    d, num_classes = shape
-    client = draw("normal", 5, d, num_classes, 0)
-    make = make_factor if as_factor else RidgeStatistics.of
     running = RunningSum(RidgeStatistics.zeros(D, C))
     with pytest.raises(ValueError, match=r"must agree on \(d, C\)"):
-        running.add(make(*client, num_classes))
+        running.add(make(*draw("normal", 5, *shape, 0), shape[1]))
     assert running.value().n == 0

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 from torch import Tensor
 
-from fed3r_app.core import FactorBuilder, RidgeStatistics, RunningSum, solve_ridge
-from tests.harness.samples import Draw
+from fed3r_app.core import RidgeStatistics, RunningSum, solve_ridge
+from tests.harness.samples import Draw, make_factor
 
 N, D, C, LAM = 160, 24, 6, 0.5
 # Cuts at equal places make empty clients, neighbouring ones clients of one image.
@@ -34,12 +34,6 @@ def make_clients(
     return clients
 
 
-def make_factor(Z: Tensor, y: Tensor, num_classes: Any = C) -> Any:
-    builder = FactorBuilder(num_classes)
-    builder.add(Z, y)
-    return builder.build()
-
-
 @settings(max_examples=60)
 @given(kind=KINDS, seed=st.integers(0, 99), cuts=CUTS, order=st.integers(0, 99))
 def test_any_split_in_any_order_gives_the_pooled_solution(
@@ -59,7 +53,7 @@ def test_any_split_in_any_order_gives_the_pooled_solution(
     )
     running = RunningSum(RidgeStatistics.zeros(D, C))
     for client in clients:
-        running.add(make_factor(*client))
+        running.add(make_factor(*client, C))
 
     for stats in (total, running.value()):
         assert torch.equal(stats.counts, pooled.counts)

@@ -74,6 +74,18 @@ def assert_same_statistics(one: RidgeStatistics, other: RidgeStatistics) -> None
     assert torch.equal(one.counts, other.counts)
 
 
+def assert_plain(
+    outcome: Any,
+    clients: Iterable[int],
+    num_clients: int,
+    feature_map: FeatureMap | None = None,
+) -> None:
+    """Compare what a run gave with the plain sum and its solution, bit for bit."""
+    stats = rounded_statistics(clients, num_clients, feature_map)
+    assert_same_statistics(outcome.statistics, stats)
+    assert torch.equal(outcome.weights, solve_ridge(stats, LAM))
+
+
 def assert_close(W: Tensor, expected: Tensor, tolerance: float = 1e-9) -> None:
     assert float((W - expected).norm() / expected.norm()) <= tolerance
 

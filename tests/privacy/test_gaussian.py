@@ -3,6 +3,7 @@
 import math
 import os
 from typing import Any
+from unittest.mock import Mock, call
 
 import dp_accounting
 import numpy as np
@@ -24,14 +25,14 @@ BUDGETS = [(0.1, 1e-6), (1.0, 1e-5), (2.0, 1e-5), (4.0, 1e-5), (8.0, 1e-5), (1.0
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
 def test_the_noise_spends_the_budget_and_no_more(epsilon: Any, delta: Any) -> None:
+    def spent(multiplier: float) -> Any:
+        accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+        accountant.compose(dp_accounting.GaussianDpEvent(multiplier))
+        return accountant.get_epsilon(delta)
+
     multiplier = PrivacyBudget(epsilon, delta).noise_multiplier()
-    accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    accountant.compose(dp_accounting.GaussianDpEvent(multiplier))
-    spent = accountant.get_epsilon(delta)
-    assert spent == pytest.approx(epsilon, rel=2e-3)
-    less = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
-    less.compose(dp_accounting.GaussianDpEvent(0.98 * multiplier))
-    assert less.get_epsilon(delta) > epsilon
+    assert spent(multiplier) == pytest.approx(epsilon, rel=2e-3)
+    assert spent(0.98 * multiplier) > epsilon
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), BUDGETS)
@@ -68,12 +69,7 @@ def test_the_numbers_are_standard_normal_and_independent() -> None:
 def test_the_numbers_come_from_the_operating_system_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = []
-
-    def urandom(size: Any, real: Any = os.urandom) -> Any:
-        asked.append(size)
-        return real(size)
-
+    urandom = Mock(wraps=os.urandom)
     monkeypatch.setattr(os, "urandom", urandom)
     draws = []
     for _ in range(2):
@@ -81,7 +77,7 @@ def test_the_numbers_come_from_the_operating_system_alone(
         np.random.seed(0)  # noqa: NPY002
         draws.append(secure_normals(1000))
     assert not torch.equal(*draws)
-    assert asked == [8000, 8000]
+    assert urandom.call_args_list == [call(8000), call(8000)]
 
 
 def test_a_client_refuses_a_server_that_would_not_normalise() -> None:

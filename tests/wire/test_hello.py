@@ -40,22 +40,18 @@ def test_moments_come_back_too() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "sentence"),
     [
-        ("client-id", "", "client-id must be a name"),
-        ("client-id", 7, "client-id must be a name"),
-        ("num-partitions", -1, "num-partitions must be >= 0"),
-        ("num-test-images", -1, "num-test-images must be >= 0"),
-        ("num-test-images", 0.5, "num-test-images must be >= 0"),
-        ("labels", "cat", "labels must be names"),
-        ("labels", [1, 2], "labels must be names"),
-        ("labels", ["cat", ""], "labels must be names"),
-        ("labels", ["cat", "cat"], "labels must differ"),
+        *(("client-id", value, "must be a name") for value in ("", 7)),
+        ("num-partitions", -1, "must be >= 0"),
+        *(("num-test-images", value, "must be >= 0") for value in (-1, 0.5)),
+        *(("labels", value, "must be names") for value in ("cat", [1, 2], ["cat", ""])),
+        ("labels", ["cat", "cat"], "must differ"),
     ],
 )
 def test_a_hello_that_makes_no_sense_is_refused(
     key: Any, value: Any, sentence: str
 ) -> None:
     said = {"client-id": "7", "num-partitions": 0, key: value}
-    with pytest.raises(RecordError, match=sentence):
+    with pytest.raises(RecordError, match=f"{key} {sentence}"):
         read_hello(RecordDict({"config": ConfigRecord(said)}))
 
 

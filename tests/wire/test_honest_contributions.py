@@ -1,5 +1,6 @@
 """What honest clients send is never refused, however it is rounded on the way."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -10,17 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap, Limits
-from fed3r_app.wire import StatisticsBuilder, unpack_contribution
+from fed3r_app.wire import FORMS, StatisticsBuilder, unpack_contribution
 
-FORMS_AND_DTYPES = [
-    ("factor", "float16"),
-    ("factor", "float32"),
-    ("factor", "float64"),
-    ("packed", "float32"),
-    ("packed", "float64"),
-    ("dense", "float32"),
-    ("dense", "float64"),
-]
+FORMS_AND_DTYPES = [("factor", "float16"), *product(FORMS, ("float32", "float64"))]
+KINDS = ["relu", "sparse", "at the ends", "constant", "repeated", "tiny", "near a line"]
 
 
 def draw(kind: str, n: int, d: int, rng: Any) -> Any:
@@ -36,22 +30,25 @@ def draw(kind: str, n: int, d: int, rng: Any) -> Any:
         Z = Z[rng.integers(0, max(n // 3, 1), size=n)]
     if kind == "tiny":
         Z *= 10.0 ** rng.uniform(-12, 0, size=d)
-    if kind == "near one line":
+    if kind == "near a line":
         Z = (1 + 1e-6 * rng.normal(size=(n, d))) * rng.random(d)
     return torch.from_numpy(np.ascontiguousarray(Z.astype(np.float32)))
 
 
-KINDS = ["relu", "sparse", "at the ends", "constant", "repeated", "tiny"]
-KINDS = [*KINDS, "near one line"]
-
-
-def send(
-    Z: Tensor, y: Tensor, num_classes: int, form: str, dtype: Any, chunk: Any
-) -> Any:
-    builder = StatisticsBuilder(num_classes, form)
+def check(
+    Z: Tensor,
+    y: Any,
+    num_classes: int,
+    sent: tuple[str, str],
+    limits: Limits,
+    chunk: int = 2048,
+) -> None:
+    """Send samples in chunks, and read what arrives."""
+    builder = StatisticsBuilder(num_classes, sent[0])
     for start in range(0, max(len(Z), 1), chunk):
-        builder.add(Z[start : start + chunk], y[start : start + chunk])
-    return builder.pack(dtype)
+        rows = slice(start, start + chunk)
+        builder.add(Z[rows], torch.from_numpy(y[rows]))
+    unpack_contribution(builder.pack(sent[1]), (Z.shape[1], num_classes), limits)
 
 
 @settings(max_examples=300)
@@ -67,7 +64,7 @@ def send(
 def test_no_honest_client_is_refused(
     seed: int,
     kind: str,
-    form_and_dtype: tuple[str, str],
+    sent: tuple[str, str],
     n: int,
     d: int,
     num_classes: int,
@@ -76,33 +73,27 @@ def test_no_honest_client_is_refused(
     rng = np.random.default_rng(seed)
     feature_map = FeatureMap(d, intercept=intercept)
     Z = feature_map(draw(kind, n, d, rng))
-    y = torch.from_numpy(rng.integers(num_classes, size=n))
-    record = send(Z, y, num_classes, *form_and_dtype, int(rng.integers(1, 50)))
     limits = Limits.of(feature_map, (0.0, 6.0), max_samples=n)
-    unpack_contribution(record, (Z.shape[1], num_classes), limits)
+    y, chunk = rng.integers(num_classes, size=n), int(rng.integers(1, 50))
+    check(Z, y, num_classes, sent, limits, chunk)
 
 
-@pytest.mark.parametrize("form_and_dtype", FORMS_AND_DTYPES)
+@pytest.mark.parametrize("sent", FORMS_AND_DTYPES)
 @pytest.mark.parametrize("n", [1, 30, 700])
 def test_no_honest_client_with_random_features_is_refused(
-    form_and_dtype: tuple[str, str], n: int
+    sent: tuple[str, str], n: int
 ) -> None:
     rng = np.random.default_rng(n)
     feature_map = FeatureMap(20, rf_dim=200, rf_sigma=3.0, intercept=True)
     Z = feature_map(draw("relu", n, 20, rng))
-    y = torch.from_numpy(rng.integers(9, size=n))
-    record = send(Z, y, 9, *form_and_dtype, 2048)
-    unpack_contribution(record, (201, 9), Limits.of(feature_map))
+    check(Z, rng.integers(9, size=n), 9, sent, Limits.of(feature_map))
 
 
-@pytest.mark.parametrize("form_and_dtype", FORMS_AND_DTYPES)
+@pytest.mark.parametrize("sent", FORMS_AND_DTYPES)
+@pytest.mark.parametrize(("n", "num_classes"), [(900, 200), (13, 13), (300, 1)])
 def test_no_honest_client_of_real_size_is_refused(
-    form_and_dtype: tuple[str, str],
+    sent: tuple[str, str], n: int, num_classes: int
 ) -> None:
     rng = np.random.default_rng(5)
-    for n, num_classes in ((900, 200), (13, 13), (300, 1)):
-        Z = draw("sparse", n, 640, rng)
-        y = torch.from_numpy(rng.integers(num_classes, size=n))
-        record = send(Z, y, 200, *form_and_dtype, 2048)
-        limits = Limits.of(FeatureMap(640), (0.0, 6.0))
-        unpack_contribution(record, (640, 200), limits)
+    Z, y = draw("sparse", n, 640, rng), rng.integers(num_classes, size=n)
+    check(Z, y, 200, sent, Limits.of(FeatureMap(640), (0.0, 6.0)))

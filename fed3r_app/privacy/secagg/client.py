@@ -58,7 +58,7 @@ class Member:
         known after ``share``.
     own_shares, received : bytes, dict
         What this member keeps of its own secrets, and the sealed shares of the others.
-    masked : bool
+    was_masked : bool
         Whether the vector was given away.
     """
 
@@ -71,7 +71,7 @@ class Member:
     keys: dict[int, PublicKeys] = field(default_factory=dict)
     own_shares: bytes = field(default=b"", repr=False)
     received: dict[int, bytes] = field(default_factory=dict)
-    masked: bool = False
+    was_masked: bool = False
 
     def public_keys(self) -> PublicKeys:
         """Return what the others need to know of this member."""
@@ -89,11 +89,7 @@ class Member:
         private = split(self.masking_key, threshold, sorted(keys))
         self.own_shares = seeds[index] + private[index]
         return {
-            peer: seal(
-                self._sealing_key(peer),
-                seeds[peer] + private[peer],
-                self._about(index, peer),
-            )
+            peer: self._seal(peer, seeds[peer] + private[peer])
             for peer in keys
             if peer != index
         }
@@ -106,7 +102,7 @@ class Member:
         y_u = x_u + self mask + sum_(v > u) mask_uv - sum_(v < u) mask_uv modulo 2^64,
         over the members v who shared their secrets: pairs cancel in the sum.
         """
-        if not self.keys or self.masked:
+        if not self.keys or self.was_masked:
             raise ValueError("A vector is masked once, after the secrets are shared.")
         if not received.keys() <= self.keys.keys() - {self.index}:
             raise ValueError("Shares must come from other members of the group.")
@@ -115,7 +111,7 @@ class Member:
                 f"At least {self.threshold} members must have shared their secrets, "
                 f"got {len(received) + 1}."
             )
-        self.received, self.masked = dict(received), True
+        self.received, self.was_masked = dict(received), True
         for peer in received:
             self._open(peer)  # a share that can't be opened must not be found out late
             purpose = pair_purpose(self.attempt, self.index, peer)
@@ -127,17 +123,16 @@ class Member:
     def answer(self, survivors: Collection[int]) -> UnmaskAnswer:
         """Return the shares that unmask the sum of the survivors' vectors."""
         shared = {self.index, *self.received}
-        if not self.masked or not {self.index} <= set(survivors) <= shared:
+        if not self.was_masked or not {self.index} <= set(survivors) <= shared:
             raise ValueError(
                 "Survivors must be members who shared, this one among them, got "
                 f"{sorted(survivors)}."
             )
-        if len(set(survivors)) < self.threshold:
+        if (number := len(set(survivors))) < self.threshold:
             raise ValueError(
-                f"A sum must be over {self.threshold} members at least, got "
-                f"{len(set(survivors))}."
+                f"A sum must be over {self.threshold} members at least, got {number}."
             )
-        half = SHARE_BYTES
+        half = SHARE_BYTES  # of the seed, then of the key
         opened = {peer: self._open(peer) for peer in self.received}
         opened[self.index] = self.own_shares
         return UnmaskAnswer(
@@ -148,18 +143,19 @@ class Member:
     def _check_group(
         self, index: int, keys: Mapping[int, PublicKeys], threshold: int
     ) -> None:
-        distinct = {
-            key for pair in keys.values() for key in (pair.sealing, pair.masking)
-        }
         if keys.get(index) != self.public_keys() or min(keys) < 1:
             raise ValueError("The group's keys must hold this member's own.")
-        if len(distinct) < 2 * len(keys):
+        both = [key for pair in keys.values() for key in (pair.sealing, pair.masking)]
+        if len(set(both)) < len(both):
             raise ValueError("The keys of a group must differ.")
         if not SMALLEST_GROUP <= threshold <= len(keys) < 2 * threshold:
             raise ValueError(
                 f"The threshold must be {SMALLEST_GROUP} or more and above half of the "
                 f"{len(keys)} members, got {threshold}."
             )
+
+    def _seal(self, peer: int, shares: bytes) -> bytes:
+        return seal(self._sealing_key(peer), shares, self._about(self.index, peer))
 
     def _open(self, peer: int) -> bytes:
         about = self._about(peer, self.index)
@@ -169,9 +165,8 @@ class Member:
         return shares
 
     def _sealing_key(self, peer: int) -> bytes:
-        return agree(
-            self.sealing_key, self.keys[peer].sealing, f"fed3r seal {self.attempt}"
-        )
+        purpose = f"fed3r seal {self.attempt}"
+        return agree(self.sealing_key, self.keys[peer].sealing, purpose)
 
     def _about(self, sender: int, receiver: int) -> bytes:
         return f"{self.attempt} from {sender} to {receiver}".encode()

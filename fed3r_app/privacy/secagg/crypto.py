@@ -6,6 +6,7 @@ fewer give nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 from collections.abc import Collection, Mapping
@@ -99,24 +100,15 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
     try:
         return AESGCM(key).decrypt(nonce, content, about)
     except (InvalidTag, ValueError):
-        raise ValueError(
-            "A sealed share was changed or is for somebody else."
-        ) from None
+        message = "A sealed share was changed or is for somebody else."
+        raise ValueError(message) from None
 
 
 def split(secret: bytes, threshold: int, points: Collection[int]) -> dict[int, bytes]:
     """Return one share for each point: values of a random polynomial.
 
-    f(x) = secret + c_1 x + … + c_(t-1) x^(t-1) modulo a prime, with random c.
-
-    Parameters
-    ----------
-    secret : bytes
-        32 bytes.
-    threshold : int
-        The number t of shares that give the secret.
-    points : collection of int
-        Where to evaluate, at 1 or above and each once.
+    f(x) = secret + c_1 x + … + c_(t-1) x^(t-1) modulo a prime, with random c; any
+    ``threshold`` = t of them give the secret of 32 bytes.
     """
     if len(secret) != SECRET_BYTES:
         raise ValueError(f"A secret must have {SECRET_BYTES} bytes, got {len(secret)}.")
@@ -127,18 +119,20 @@ def split(secret: bytes, threshold: int, points: Collection[int]) -> dict[int, b
         )
     coefficients = [int.from_bytes(secret)]
     coefficients += [secrets.randbelow(PRIME) for _ in range(threshold - 1)]
-    return {x: _evaluate(coefficients, x).to_bytes(SHARE_BYTES) for x in points}
+    shares = {}
+    for x in points:
+        value = sum(c * pow(x, i, PRIME) for i, c in enumerate(coefficients)) % PRIME
+        shares[x] = value.to_bytes(SHARE_BYTES)
+    return shares
 
 
 def lagrange_weights(points: Collection[int]) -> dict[int, int]:
     """Return w with f(0) = sum of w_x f(x) for every polynomial of low degree."""
     weights = {}
     for x in points:
-        above, below = 1, 1
-        for other in points:
-            if other != x:
-                above, below = above * other % PRIME, below * (other - x) % PRIME
-        weights[x] = above * pow(below, -1, PRIME) % PRIME
+        others = [other for other in points if other != x]
+        below = math.prod(other - x for other in others)
+        weights[x] = math.prod(others) * pow(below, -1, PRIME) % PRIME
     return weights
 
 
@@ -148,10 +142,3 @@ def combine(shares: Mapping[int, bytes], weights: Mapping[int, int]) -> bytes:
     if value >> (8 * SECRET_BYTES):
         raise ValueError("The shares do not belong together.")
     return value.to_bytes(SECRET_BYTES)
-
-
-def _evaluate(coefficients: list[int], x: int) -> int:
-    value = 0
-    for coefficient in reversed(coefficients):
-        value = (value * x + coefficient) % PRIME
-    return value

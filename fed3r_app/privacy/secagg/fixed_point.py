@@ -30,8 +30,6 @@ _MOST_BITS = 20
 _EXACT = 2**53
 _ROUNDING = 1e-6  # of float32
 Integers = NDArray[np.int64]
-
-
 Vector = NDArray[np.uint64]
 
 
@@ -69,18 +67,9 @@ class FixedPointEncoding:
         max_feature: float | None,
         max_samples: int,
     ) -> FixedPointEncoding:
-        """Return the grid of a run.
+        """Return the encoding of a run, from what is known of backbone features.
 
-        Parameters
-        ----------
-        feature_map : FeatureMap
-            From backbone features to those of the statistics.
-        backbone_range : (float, float) or None
-            Smallest and largest backbone feature, where known.
-        max_feature : float or None
-            Largest absolute backbone feature; None takes it from the range.
-        max_samples : int
-            n_max.
+        ``max_feature`` is their largest absolute value; None takes it from their range.
         """
         if feature_map.norm:
             largest = feature_map.norm
@@ -96,14 +85,13 @@ class FixedPointEncoding:
                 "backbone's features is not known."
             )
         if feature_map.intercept:
-            largest = max(largest, feature_map.intercept_value)
+            largest = max(largest, feature_map.scale)
         return cls(feature_map, largest, max_samples)
 
     @property
     def bits(self) -> int:
         """The largest g up to 20 with n_max zmax^2 2^2g < 2^53."""
-        fitting = (g for g in range(_MOST_BITS + 1) if self._largest_sum(g) < _EXACT)
-        return max(fitting)
+        return max(g for g in range(_MOST_BITS + 1) if self._largest_sum(g) < _EXACT)
 
     @property
     def largest_unit(self) -> int:
@@ -141,14 +129,11 @@ class FixedPointEncoding:
 
     def scaled(self, stats: RidgeStatistics) -> RidgeStatistics:
         """Return the statistics of the features from those of the cosines."""
-        D = self._num_cosines
-        if not D:
+        if not self._num_cosines:
             return stats
-        scales = self.scales().to(stats.A.device)
-        A = stats.A.clone()
-        A[:D, :D] *= 2 / D
-        A[:D, D:] *= scales[0]  # the column of ones keeps its size
-        A[D:, :D] *= scales[0]
+        A, scales = stats.A.clone(), self.scales().to(stats.A.device)
+        for block, factor in self._blocks(A):
+            block *= factor
         return RidgeStatistics(A, stats.b * scales[:, None], stats.counts)
 
     def unscaled(self, stats: RidgeStatistics) -> RidgeStatistics:
@@ -157,18 +142,21 @@ class FixedPointEncoding:
         The inverse of ``scaled``, exact up to a quarter of ``max_samples``: there the
         two roundings stay below half a unit.
         """
-        D = self._num_cosines
-        if not D:
+        if not self._num_cosines:
             return stats
-        scales, unit = self.scales().to(stats.A.device), 2.0**-self.bits
-        A = stats.A.clone()
-        A[:D, :D] /= 2 / D
-        A[:D, D:] /= scales[0]
-        A[D:, :D] /= scales[0]
-        b = stats.b / scales[:, None]
+        A, scales = stats.A.clone(), self.scales().to(stats.A.device)
+        for block, factor in self._blocks(A):
+            block /= factor
+        b, unit = stats.b / scales[:, None], 2.0**-self.bits
         # Whole numbers of units.
         A, b = (A / unit**2).round_() * unit**2, (b / unit).round_() * unit
         return RidgeStatistics(A, b, stats.counts)
+
+    def _blocks(self, A: Tensor) -> list[tuple[Tensor, float]]:
+        """Return the blocks of A and their scales; the column of ones keeps its own."""
+        D = self._num_cosines
+        scale = (2 / D) ** 0.5
+        return [(A[:D, :D], 2 / D), (A[:D, D:], scale), (A[D:, :D], scale)]
 
     @property
     def _num_cosines(self) -> int:
@@ -176,8 +164,7 @@ class FixedPointEncoding:
         return 0 if self.feature_map.norm else self.feature_map.rf_dim
 
     def _largest_sum(self, bits: int) -> Fraction:
-        largest = Fraction(self.max_feature)
-        return self.max_samples * largest * largest * (1 << 2 * bits)
+        return self.max_samples * Fraction(self.max_feature) ** 2 * (1 << 2 * bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,10 +192,7 @@ class IntegerStatistics:
         num_classes: int,
         grid: FixedPointEncoding,
     ) -> IntegerStatistics:
-        """Return the statistics of chunks of mapped features (m, dim) and labels (m,).
-
-        There must be at least one chunk, perhaps empty.
-        """
+        """Return the statistics of chunks of mapped features (m, dim), labels (m,)."""
         total = RidgeStatistics.zeros(grid.feature_map.dim, num_classes)
         for Z, y in chunks:
             total = total + RidgeStatistics.of(grid.integers(Z), y, num_classes)
@@ -264,8 +248,7 @@ class IntegerStatistics:
 
     def statistics(self, grid: FixedPointEncoding) -> RidgeStatistics:
         """Return the same as float64, exactly; see ``FixedPointEncoding.scaled``."""
-        d = len(self.b)
-        unit = 2.0**-grid.bits
+        d, unit = len(self.b), 2.0**-grid.bits
         return RidgeStatistics(
             A=mirror_upper(unpack_upper(self.A * unit**2, d, d)),
             b=torch.from_numpy(self.b * unit),

@@ -52,17 +52,9 @@ def group_threshold(size: int, share: float) -> int:
 class Group:
     """One attempt to learn the sum of the vectors of some clients, and only that.
 
-    Members are numbered from 1. Each stage takes what came, drops who is missing, and
-    raises GroupFailed if fewer than ``threshold`` are left.
-
-    Parameters
-    ----------
-    clients : collection of str
-        Who is asked.
-    threshold : int
-        How many must stay to the end.
-    length : int
-        Number of integers of a vector.
+    Members are numbered from 1, their vectors have ``length`` integers. Each stage
+    takes what came, drops who is missing, and raises GroupFailed if fewer than
+    ``threshold`` are left.
     """
 
     def __init__(self, clients: Collection[str], threshold: int, length: int) -> None:
@@ -126,16 +118,19 @@ class Group:
             )
 
     def unmask(self) -> NDArray[np.uint64]:
-        """Return the sum of the survivors' vectors modulo 2^64."""
+        """Return the sum of the survivors' vectors modulo 2^64.
+
+        Raises GroupFailed, or ValueError where shares do not belong together.
+        """
         self.check_enough(self.answers, "answered the last request")
         weights = lagrange_weights(sorted(self.answers)[: self.threshold])
         for survivor in self.survivors:
             shares = {x: self.answers[x].seed_shares[survivor] for x in weights}
-            seed = _combine(shares, weights)
-            add_mask(self._total, self_mask_key(seed, self.attempt), -1)
+            key = self_mask_key(combine(shares, weights), self.attempt)
+            add_mask(self._total, key, -1)
         for dropped in self.dropped:
             shares = {x: self.answers[x].key_shares[dropped] for x in weights}
-            self._remove_pairs(dropped, _combine(shares, weights))
+            self._remove_pairs(dropped, combine(shares, weights))
         return self._total
 
     def _remove_pairs(self, dropped: int, private: bytes) -> None:
@@ -146,10 +141,3 @@ class Group:
             purpose = pair_purpose(self.attempt, survivor, dropped)
             key = agree(private, self.keys[survivor].masking, purpose)
             add_mask(self._total, key, -pair_sign(survivor, dropped))
-
-
-def _combine(shares: Mapping[int, bytes], weights: Mapping[int, int]) -> bytes:
-    try:
-        return combine(shares, weights)
-    except ValueError as error:
-        raise GroupFailed(str(error)) from error

@@ -6,21 +6,18 @@ import hashlib
 import os
 from pathlib import Path
 
+_ANSWERED = (
+    "this client has answered the last request of secure aggregation in this run, and "
+    "does so once only"
+)
+
 
 class UnmaskMarker:
     """A file that says: this client has helped to unmask a sum of this run.
 
     A second answer, in another group, could show the server the difference of two
-    sums. Flower's state dies with the node, so the mark is on disk.
-
-    Parameters
-    ----------
-    folder : Path
-        Where marks lie; it must outlive the node.
-    run_id : int
-        Flower's id of the run.
-    client_id : str
-        The client's name.
+    sums. Flower's state dies with the node, so the mark is on disk: in a folder that
+    outlives the node, by Flower's id of the run and the client's name.
     """
 
     def __init__(self, folder: Path, run_id: int, client_id: str) -> None:
@@ -30,7 +27,7 @@ class UnmaskMarker:
     def check(self) -> None:
         """Raise ValueError if the mark is there."""
         if self._path.exists():
-            raise ValueError(self._sentence)
+            raise ValueError(_ANSWERED)
 
     def set(self) -> None:
         """Set the mark, to stay; raise ValueError if it is there already."""
@@ -39,14 +36,7 @@ class UnmaskMarker:
             # Exclusive: of two processes that answer at once only one gets through.
             file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
         except FileExistsError:
-            raise ValueError(self._sentence) from None
+            raise ValueError(_ANSWERED) from None
         for descriptor in (file, os.open(self._path.parent, os.O_RDONLY)):
             os.fsync(descriptor)
             os.close(descriptor)
-
-    @property
-    def _sentence(self) -> str:
-        return (
-            "this client has answered the last request of secure aggregation in "
-            "this run, and does so once only"
-        )

@@ -11,6 +11,7 @@ from fed3r_app.core import FeatureMap
 from fed3r_app.errors import RunError
 from fed3r_app.privacy.gaussian import PrivacyBudget
 from fed3r_app.privacy.release import DistributedNoise
+from tests.harness.pixels import rounded_statistics
 from tests.harness.runs import AppRuns
 
 PRIVATE: dict[str, Any] = {
@@ -22,19 +23,19 @@ MAP = FeatureMap(64, norm=1.0)
 SIGMA = PrivacyBudget(1.0, 1e-5).distributed_sigma()
 
 
-def deviation(outcome: Any, exact: Any) -> float:
-    """Return the deviation of what the run has added to the sums of the features."""
-    return float((outcome.statistics.b - exact.b).std())
-
-
-def test_one_group_has_the_noise_of_its_survivors(run: AppRuns, plain: Any) -> None:
-    outcome = run(10, **PRIVATE)
-    expected = SIGMA * math.sqrt(10 / 6)  # of ten, six are enough
-    assert deviation(outcome, plain(range(10), 10, MAP)) == pytest.approx(
-        expected, rel=0.2
-    )
+def assert_deviation(outcome: Any, clients: Any, number: int, expected: float) -> None:
+    """Check the standard deviation, as said and as added to the class sums b."""
     privacy = outcome.summary["differential_privacy"]
     assert privacy["sigma"] == pytest.approx(expected)
+    noise = outcome.statistics.b - rounded_statistics(clients, number, MAP).b
+    assert float(noise.std()) == pytest.approx(expected, rel=0.2)
+
+
+def test_one_group_has_the_noise_of_its_survivors(run: AppRuns) -> None:
+    outcome = run(10, **PRIVATE)
+    expected = SIGMA * math.sqrt(10 / 6)  # of ten, six are enough
+    assert_deviation(outcome, range(10), 10, expected)
+    privacy = outcome.summary["differential_privacy"]
     assert (privacy["mode"], privacy["epsilon"]) == ("distributed", 1.0)
     assert privacy["neighbours"] == "add or remove one sample"
     lam = expected * math.sqrt(2 * 64)
@@ -42,7 +43,7 @@ def test_one_group_has_the_noise_of_its_survivors(run: AppRuns, plain: Any) -> N
 
 
 def test_the_noise_of_a_threshold_of_survivors_is_that_of_the_budget(
-    run: AppRuns, plain: Any
+    run: AppRuns,
 ) -> None:
     gone = {1, 4, 6, 8}
     outcome = run(
@@ -52,9 +53,7 @@ def test_the_noise_of_a_threshold_of_survivors_is_that_of_the_budget(
         max_retries=0,
         **PRIVATE,
     )
-    left = sorted(set(range(10)) - gone)
-    assert deviation(outcome, plain(left, 10, MAP)) == pytest.approx(SIGMA, rel=0.2)
-    assert outcome.summary["differential_privacy"]["sigma"] == pytest.approx(SIGMA)
+    assert_deviation(outcome, sorted(set(range(10)) - gone), 10, SIGMA)
 
 
 def test_fewer_survivors_than_the_noise_is_for_are_never_unmasked(run: AppRuns) -> None:
@@ -86,14 +85,9 @@ def test_nobody_is_in_a_second_sum_where_the_first_may_still_be_unmasked(
     assert len(run.grid.of("query.keys")) == 5
 
 
-def test_each_group_has_noise_enough_of_its_own(run: AppRuns, plain: Any) -> None:
+def test_each_group_has_noise_enough_of_its_own(run: AppRuns) -> None:
     outcome = run(20, **PRIVATE)
-    assert outcome.summary["differential_privacy"]["sigma"] == pytest.approx(
-        SIGMA * math.sqrt(2 * 10 / 6)
-    )
-    assert deviation(outcome, plain(range(20), 20, MAP)) == pytest.approx(
-        SIGMA * math.sqrt(2 * 10 / 6), rel=0.2
-    )
+    assert_deviation(outcome, range(20), 20, SIGMA * math.sqrt(2 * 10 / 6))
 
 
 def test_a_noisy_number_of_images_ends_no_run_whose_budget_is_spent(
@@ -104,28 +98,19 @@ def test_a_noisy_number_of_images_ends_no_run_whose_budget_is_spent(
 
 
 def test_digits_are_classified_well(run: AppRuns) -> None:
-    accuracies = [
-        run(10, dp_epsilon=8.0, dp_mode="distributed", ridge_lambda="auto", run_name=n)
-        for n in "abc"
-    ]
-    assert sum(o.summary["accuracy"] for o in accuracies) / 3 > 0.88
+    private = PRIVATE | {"dp_epsilon": 8.0}
+    outcomes = [run(10, **private, run_name=name) for name in "abc"]
+    assert sum(outcome.summary["accuracy"] for outcome in outcomes) / 3 > 0.88
 
 
 @pytest.mark.parametrize("method", ["fed3r", "fedncm", "fed3r-rf"])
-def test_with_hardly_any_noise_it_is_the_plain_sum(
-    run: AppRuns, plain: Any, method: Any
-) -> None:
-    settings: dict[str, Any] = {
-        "dp_epsilon": 1e9,
-        "dp_mode": "distributed",
-        "method": method,
-    }
-    feature_map = MAP
+def test_with_hardly_any_noise_it_is_the_plain_sum(run: AppRuns, method: Any) -> None:
+    feature_map, settings = MAP, {}
     if method == "fed3r-rf":
-        settings |= {"rf_dim": 40, "rf_sigma": 3.0}
+        settings = {"rf_dim": 40, "rf_sigma": 3.0}
         feature_map = FeatureMap(64, 40, 3.0, 0, norm=1.0)
-    outcome = run(5, **settings)
-    exact = plain(range(5), 5, feature_map)
+    outcome = run(5, dp_epsilon=1e9, dp_mode="distributed", method=method, **settings)
+    exact = rounded_statistics(range(5), 5, feature_map)
     torch.testing.assert_close(outcome.statistics.A, exact.A, rtol=0, atol=0.01)
     torch.testing.assert_close(outcome.statistics.b, exact.b, rtol=0, atol=0.01)
     assert torch.equal(outcome.statistics.counts, exact.counts)
@@ -138,19 +123,13 @@ def test_nothing_that_depends_on_single_images_is_written_down(run: AppRuns) -> 
     assert "num_samples" not in lines
 
 
-@pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"privacy": "none"}, "privacy must be 'secagg' with dp-epsilon, got 'none'"),
-        ({"dp-mode": "central"}, "privacy must be 'none' with dp-epsilon"),
-    ],
-)
-def test_noise_is_shared_only_where_sums_are_secret(settings: Any, match: str) -> None:
-    config: dict[str, Any] = DEFAULTS | {
-        "privacy": "secagg",
-        "dp-epsilon": 1.0,
-        "dp-mode": "distributed",
-    }
+def test_noise_is_shared_only_where_sums_are_secret() -> None:
+    shared: dict[str, Any] = {"privacy": "secagg", "dp-epsilon": 1.0}
+    config = DEFAULTS | shared | {"dp-mode": "distributed"}
     Config.from_run_config(config)
-    with pytest.raises(ValueError, match=match):
-        Config.from_run_config(config | settings)
+    with pytest.raises(
+        ValueError, match="must be 'secagg' with dp-epsilon, got 'none'"
+    ):
+        Config.from_run_config(config | {"privacy": "none"})
+    with pytest.raises(ValueError, match="privacy must be 'none' with dp-epsilon"):
+        Config.from_run_config(config | {"dp-mode": "central"})

@@ -1,11 +1,11 @@
 """The protocol between members and server, without Flower."""
 
-import itertools
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import chi2
 
 from fed3r_app.privacy.secagg import (
     Group,
@@ -18,11 +18,10 @@ from fed3r_app.privacy.secagg import (
 )
 from fed3r_app.privacy.secagg.client import pair_purpose, pair_sign
 from fed3r_app.privacy.secagg.crypto import add_mask, agree, seal, unseal
+from tests.harness.samples import uniform_bytes
 
 LENGTH = 1000
 STAGES = ("keys", "shares", "masked", "answer")
-# A sound generator fails a test at this level once in 10^10 runs.
-LEVEL = 1e-10
 
 
 def vectors(size: Any, seed: int = 0) -> Any:
@@ -34,34 +33,46 @@ def vectors(size: Any, seed: int = 0) -> Any:
 class Session:
     """Runs a group; ``drops`` maps a stage to the members silent from it on."""
 
-    def __init__(self, size: Any, threshold: Any, drops: Any = None) -> None:
-        self.group = Group([f"c{i}" for i in range(size)], threshold, LENGTH)
+    def __init__(
+        self, size: int, threshold: int, drops: Any = None, length: int = LENGTH
+    ) -> None:
+        self.group = Group([f"c{i}" for i in range(size)], threshold, length)
         self.members = {i: Member(self.group.attempt) for i in self.group.clients}
-        self.masked: dict[Any, Any] = {}
         self._drops = drops or {}
-        self._gone: set[Any] = set()
+        self._gone: set[int] = set()
 
-    def present(self, stage: Any, members: Any) -> Any:
+    def present(self, stage: str, members: Any) -> list[int]:
         self._gone |= set(self._drops.get(stage, ()))
         return [i for i in sorted(members) if i not in self._gone]
 
-    def run(self, data: Any) -> Any:
-        group = self.group
+    def send_keys(self) -> Session:
         for i in self.present("keys", self.members):
-            group.take_keys(i, self.members[i].public_keys())
-        group.check_enough(group.keys, "sent keys")
+            self.group.take_keys(i, self.members[i].public_keys())
+        self.group.check_enough(self.group.keys, "sent keys")
+        return self
+
+    def share(self) -> Session:
+        group = self.send_keys().group
         for i in self.present("shares", group.keys):
-            sealed = self.members[i].share(i, group.keys, group.threshold)
-            group.take_shares(i, sealed)
+            group.take_shares(i, self.members[i].share(i, group.keys, group.threshold))
         group.check_enough(group.sealed, "shared")
+        return self
+
+    def mask(self, i: int, vector: Any) -> Any:
+        return self.members[i].mask(vector, self.group.sealed_for(i))
+
+    def run(self, data: Any) -> Any:
+        group = self.share().group
         for i in self.present("masked", group.sealed):
-            masked = self.members[i].mask(data[i - 1].copy(), group.sealed_for(i))
-            self.masked[i] = masked.copy()
-            group.take_masked(i, masked)
+            group.take_masked(i, self.mask(i, data[i - 1].copy()))
         group.check_enough(group.survivors, "sent a vector")
-        for i in self.present("answer", group.survivors):
-            group.take_answer(i, self.members[i].answer(group.survivors))
-        return group.unmask()
+        return self.unmask()
+
+    def unmask(self) -> Any:
+        for i in self.present("answer", self.group.survivors):
+            answer = self.members[i].answer(self.group.survivors)
+            self.group.take_answer(i, answer)
+        return self.group.unmask()
 
 
 @pytest.mark.parametrize("size", [3, 4, 10])
@@ -96,59 +107,28 @@ def test_a_group_below_its_threshold_fails(stage: Any) -> None:
         Session(6, 4, {stage: [1, 2, 3]}).run(vectors(6))
 
 
-@pytest.mark.parametrize(
-    ("clients", "wanted", "sizes"),
-    [
-        (50, 10, [10] * 5),
-        (14, 10, [7, 7]),
-        (4, 10, [4]),
-        (4, 3, [4]),
-        (11, 3, [4, 4, 3]),
-        (2, 3, []),
-        (0, 3, []),
-    ],
-)
-def test_groups_are_balanced_and_never_under_three(
-    clients: Any, wanted: Any, sizes: Any
-) -> None:
-    assert group_sizes(clients, wanted) == sizes
+def test_groups_are_balanced_and_never_under_three() -> None:
+    assert group_sizes(50, 10) == [10] * 5
+    assert group_sizes(14, 10) == [7, 7]
+    assert group_sizes(4, 10) == group_sizes(4, 3) == [4]
+    assert group_sizes(11, 3) == [4, 4, 3]
+    assert group_sizes(2, 3) == group_sizes(0, 3) == []
 
 
-@pytest.mark.parametrize("size", [3, 4, 5, 6, 7, 10, 11, 39])
 @pytest.mark.parametrize("share", [0.51, 0.6, 2 / 3, 1.0])
-def test_the_threshold_is_above_half_and_never_under_three(
-    size: Any, share: Any
-) -> None:
-    threshold = group_threshold(size, share)
-    assert 3 <= threshold <= size
-    assert threshold > size / 2
-    assert threshold >= share * size - 1e-6
-
-
-def uniform_bytes(values: Any) -> bool:
-    """Return whether the bytes of some integers look uniform, at every place."""
-    limit = chi2.isf(LEVEL / 8, 255)
-    for place in values.view(np.uint8).reshape(-1, 8).T:
-        counts = np.bincount(place, minlength=256)
-        expected = len(place) / 256
-        if float(((counts - expected) ** 2).sum() / expected) > limit:
-            return False
-    return True
+def test_the_threshold_is_above_half_and_never_under_three(share: float) -> None:
+    for size in (3, 4, 5, 6, 7, 10, 11, 39):
+        threshold = group_threshold(size, share)
+        assert 3 <= threshold <= size
+        assert threshold > size / 2
+        assert threshold >= share * size - 1e-6
 
 
 def masks_of_one_client(attempts: Any, length: Any) -> Any:
     """Return what a client with the same small vector sends in several attempts."""
-    group_size, sent = 3, []
-    for _ in range(attempts):
-        group = Group("abc", 3, length)
-        members = {i: Member(group.attempt) for i in group.clients}
-        for i, member in members.items():
-            group.take_keys(i, member.public_keys())
-        for i, member in members.items():
-            group.take_shares(i, member.share(i, group.keys, group_size))
-        vector = np.arange(length, dtype=np.uint64) % np.uint64(3)
-        sent.append(members[2].mask(vector, group.sealed_for(2)))
-    return sent
+    vector = np.arange(length, dtype=np.uint64) % np.uint64(3)
+    sessions = [Session(3, 3, length=length).share() for _ in range(attempts)]
+    return [session.mask(2, vector.copy()) for session in sessions]
 
 
 def test_a_masked_vector_is_uniform() -> None:
@@ -165,22 +145,13 @@ def test_two_attempts_share_no_mask() -> None:
 
 def test_a_vector_that_came_too_late_stays_masked() -> None:
     """The server then knows the masking key, and still not the seed."""
-    session = Session(5, 3)
+    session = Session(5, 3).share()
     group, members = session.group, session.members
     data = vectors(5)
-    for i, member in members.items():
-        group.take_keys(i, member.public_keys())
-    for i, member in members.items():
-        group.take_shares(i, member.share(i, group.keys, 3))
-    sent = {
-        i: m.mask(data[i - 1].copy(), group.sealed_for(i)) for i, m in members.items()
-    }
-    late = sent.pop(2)
-    for i, vector in sent.items():
-        group.take_masked(i, vector)
-    for i in group.survivors:
-        group.take_answer(i, members[i].answer(group.survivors))
-    assert np.array_equal(group.unmask(), data[[0, 2, 3, 4]].sum(axis=0))
+    late = session.mask(2, data[1].copy())
+    for i in (1, 3, 4, 5):
+        group.take_masked(i, session.mask(i, data[i - 1].copy()))
+    assert np.array_equal(session.unmask(), data[[0, 2, 3, 4]].sum(axis=0))
     # All that the survivors gave away about it are shares of its masking key …
     assert all(2 not in a.seed_shares for a in group.answers.values())
     assert all(2 in a.key_shares for a in group.answers.values())
@@ -198,72 +169,53 @@ def test_the_servers_view_holds_no_secret() -> None:
     session = Session(5, 3, {"masked": [2]})
     session.run(vectors(5))
     group = session.group
-    seen = b"".join(
-        [
-            *(k.sealing + k.masking for k in group.keys.values()),
-            *itertools.chain.from_iterable(s.values() for s in group.sealed.values()),
-            *(
-                b"".join([*a.seed_shares.values(), *a.key_shares.values()])
-                for a in group.answers.values()
-            ),
-        ]
-    )
+    parts = [keys.sealing + keys.masking for keys in group.keys.values()]
+    for sealed in group.sealed.values():
+        parts += sealed.values()
+    for answer in group.answers.values():
+        parts += [*answer.seed_shares.values(), *answer.key_shares.values()]
+    seen = b"".join(parts)
     for member in session.members.values():
         for secret in (member.seed, member.sealing_key, member.masking_key):
             assert secret not in seen
 
 
-def stage_two(size: int = 4) -> Any:
-    group = Group([str(i) for i in range(size)], 3, LENGTH)
-    members = {i: Member(group.attempt) for i in group.clients}
-    for i, member in members.items():
-        group.take_keys(i, member.public_keys())
-    return group, members
-
-
 def test_a_member_takes_each_step_once() -> None:
-    group, members = stage_two()
-    for i, member in members.items():
-        group.take_shares(i, member.share(i, group.keys, 3))
+    session = Session(4, 3).share()
     with pytest.raises(ValueError, match="shared once per attempt"):
-        members[1].share(1, group.keys, 3)
-    members[1].mask(vectors(1)[0], group.sealed_for(1))
+        session.members[1].share(1, session.group.keys, 3)
+    session.mask(1, vectors(1)[0])
     with pytest.raises(ValueError, match="masked once"):
-        members[1].mask(vectors(1)[0], group.sealed_for(1))
+        session.mask(1, vectors(1)[0])
 
 
-@pytest.mark.parametrize("threshold", [1, 2, 5])
-def test_a_member_refuses_a_threshold_that_is_too_low_or_too_high(
-    threshold: Any,
-) -> None:
-    group, members = stage_two()
-    with pytest.raises(ValueError, match="above half of the 4 members"):
-        members[1].share(1, group.keys, threshold)
-
-
-def test_a_member_refuses_a_group_of_copies_or_without_itself() -> None:
-    group, members = stage_two()
+def test_a_member_refuses_a_group_of_copies_without_itself_or_of_few() -> None:
+    session = Session(4, 3).send_keys()
+    keys, member = session.group.keys, session.members[1]
     with pytest.raises(ValueError, match="must differ"):
-        members[1].share(1, dict.fromkeys(group.keys, group.keys[1]), 3)
+        member.share(1, dict.fromkeys(keys, keys[1]), 3)
     with pytest.raises(ValueError, match="this member's own"):
-        members[1].share(2, group.keys, 3)
+        member.share(2, keys, 3)
+    for threshold in (1, 2, 5):
+        with pytest.raises(ValueError, match="above half of the 4 members"):
+            member.share(1, keys, threshold)
 
 
-@pytest.mark.parametrize("survivors", [[1, 2], [2, 3, 4], [1, 2, 3, 9]])
-def test_a_member_refuses_to_unmask_a_sum_of_few_or_of_strangers(
-    survivors: Any,
-) -> None:
-    group, members = stage_two()
-    for i, member in members.items():
-        group.take_shares(i, member.share(i, group.keys, 3))
-    members[1].mask(vectors(1)[0], group.sealed_for(1))
-    with pytest.raises(ValueError, match=r"at least, got 2|Survivors must be members"):
-        members[1].answer(survivors)
+def test_a_member_refuses_to_unmask_a_sum_of_few_or_of_strangers() -> None:
+    session = Session(4, 3).share()
+    session.mask(1, vectors(1)[0])
+    with pytest.raises(ValueError, match="over 3 members at least, got 2"):
+        session.members[1].answer([1, 2])
+    for survivors in ([2, 3, 4], [1, 2, 3, 9]):
+        with pytest.raises(ValueError, match="Survivors must be members"):
+            session.members[1].answer(survivors)
 
 
 def test_an_answer_never_holds_both_secrets_of_a_member() -> None:
     with pytest.raises(ValueError, match="both secrets"):
         UnmaskAnswer({1: bytes(33)}, {1: bytes(33)})
+    with pytest.raises(ValueError, match="32 bytes, got"):  # nor are keys short
+        PublicKeys(b"short", bytes(32))
 
 
 def test_a_share_that_was_changed_or_redirected_is_refused() -> None:
@@ -283,13 +235,6 @@ def test_a_share_that_was_changed_or_redirected_is_refused() -> None:
 def test_wrong_shares_of_a_masking_key_are_noticed() -> None:
     session = Session(5, 3, {"masked": [2]})
     session.run(vectors(5))
-    group = session.group
-    answer = group.answers[1]
-    answer.key_shares[2] = bytes(33)
+    session.group.answers[1].key_shares[2] = bytes(33)
     with pytest.raises(GroupFailed, match="do not belong together"):
-        group.unmask()
-
-
-def test_keys_of_the_wrong_length_are_refused() -> None:
-    with pytest.raises(ValueError, match="32 bytes, got"):
-        PublicKeys(b"short", bytes(32))
+        session.group.unmask()

@@ -3,42 +3,31 @@
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
-from scipy.stats import chi2
 
 from fed3r_app.client_app import app as client_app
 from fed3r_app.core import FeatureMap
 from fed3r_app.wire import pack_feature_map
 from tests.harness.runs import AppRuns
+from tests.harness.samples import uniform_bytes
 
-LEVEL = 1e-10
 
-
-def seen_of(grid: Any, client: Any) -> Iterator[Any]:
-    """Yield every value that a client's replies hold, and what others say of it."""
-    for exchange in grid.exchanges:
-        if exchange.reply is None:
-            continue
-        for record in exchange.reply.config_records.values():
+def seen_by_server(grid: Any) -> Iterator[Any]:
+    """Yield every value that the clients' replies hold."""
+    for reply in (e.reply for e in grid.exchanges if e.reply is not None):
+        for record in reply.config_records.values():
             for value in record.values():
                 yield from value if isinstance(value, list) else [value]
-        for record in exchange.reply.array_records.values():
-            for array in record.values():
-                yield array.data
+        for record in reply.array_records.values():
+            yield from (array.data for array in record.values())
 
 
 def test_a_masked_vector_is_uniform(run: AppRuns) -> None:
     """Also where the vector itself is mostly zeros, in every byte's place."""
     outcome = run(3, image_size=24)
     for exchange in outcome.grid.of("query.masked"):
-        sent = exchange.reply["arrays"]["masked"].numpy()
-        for place in sent.view(np.uint8).reshape(-1, 8).T:
-            counts = np.bincount(place, minlength=256)
-            expected = len(place) / 256
-            statistic = ((counts - expected) ** 2).sum() / expected
-            assert statistic < chi2.isf(LEVEL / 24, 255)
+        assert uniform_bytes(exchange.reply["arrays"]["masked"].numpy())
 
 
 def test_replies_hold_nothing_but_the_protocol(run: AppRuns) -> None:
@@ -77,7 +66,7 @@ def test_the_servers_view_of_a_dropped_client_holds_no_secret_of_it(
         min_clients=4,
         max_retries=0,
     )
-    values = list(seen_of(outcome.grid, 2))
+    values = seen_by_server(outcome.grid)
     blob = b"\n".join(v if isinstance(v, bytes) else repr(v).encode() for v in values)
     for name in ("sealing-key", "masking-key", "seed", "own-shares"):
         assert secrets[name] not in blob
@@ -89,26 +78,23 @@ def test_the_servers_view_of_a_dropped_client_holds_no_secret_of_it(
     assert all(index not in answer["survivors"] for answer in answers)
 
 
+MAP = pack_feature_map(FeatureMap(64))
+KINDS = ("train.statistics", "evaluate.statistics", "query.temperature", "train")
+CLEAR = "nothing of a single client travels in the clear"
+
+
 @pytest.mark.parametrize(
-    "kind", ["train.statistics", "evaluate.statistics", "query.temperature", "train"]
+    ("kind", "config", "reason"),
+    [
+        *((kind, MAP, CLEAR) for kind in KINDS),
+        ("query.hello", {"moments": True}, ""),
+    ],
 )
-def test_a_client_sends_nothing_in_the_clear(run: AppRuns, kind: str) -> None:
-    grid = run(3).grid
-    context = next(iter(grid.contexts.values()))
-    content = RecordDict(
-        {
-            "arrays": ArrayRecord(),
-            "config": ConfigRecord(dict(pack_feature_map(FeatureMap(64)))),
-        }
-    )
-    reply = client_app(Message(content, context.node_id, kind), context)
+def test_a_client_sends_nothing_in_the_clear(
+    run: AppRuns, kind: str, config: Any, reason: str
+) -> None:
+    context = next(iter(run(3).grid.contexts.values()))
+    records = {"arrays": ArrayRecord(), "config": ConfigRecord(dict(config))}
+    reply = client_app(Message(RecordDict(records), context.node_id, kind), context)
     assert reply.has_error()
-    assert "nothing of a single client travels in the clear" in str(reply.error.reason)
-
-
-def test_a_hello_under_secagg_tells_no_sums(run: AppRuns) -> None:
-    grid = run(3).grid
-    context = next(iter(grid.contexts.values()))
-    content = RecordDict({"config": ConfigRecord({"moments": True})})
-    reply = client_app(Message(content, context.node_id, "query.hello"), context)
-    assert reply.has_error()
+    assert reason in str(reply.error.reason)
