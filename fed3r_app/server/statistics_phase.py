@@ -7,6 +7,7 @@ from logging import WARNING
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.common.logger import log
+from torch import Tensor
 
 from fed3r_app.config import SECAGG
 from fed3r_app.core import Classifier, FeatureMap, Metrics, RidgeStatistics
@@ -14,6 +15,7 @@ from fed3r_app.core.names import METHODS
 from fed3r_app.errors import RunError
 from fed3r_app.evaluation import EvaluationSet
 from fed3r_app.privacy import DISTRIBUTED
+from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.snapshots import Setting, Snapshot, check_settings
 from fed3r_app.server.context import RunContext
 from fed3r_app.server.cost_meter import StatisticsCosts
@@ -39,6 +41,14 @@ class Solution:
     statistics: RidgeStatistics
     ridge_lambda: float | None
     metrics: Metrics | None
+
+    def model(
+        self, context: RunContext, backbone_arrays: dict[str, Tensor] | None = None
+    ) -> SavedModel:
+        """Return the classifier with all that is needed to use it."""
+        return context.saved_model(
+            self.classifier, self.feature_map, self.ridge_lambda, backbone_arrays
+        )
 
 
 @dataclass(eq=False)
@@ -88,20 +98,18 @@ class StatisticsPhase:
         if final:
             sampler.close()
         accumulator = make_accumulator(context, feature_map, earlier)
-        traffic = Traffic()
-        costs = StatisticsCosts(context, feature_map, accumulator, traffic)
+        traffic, head = Traffic(), METHODS[context.config.method].head
+        costs = StatisticsCosts(context, accumulator, traffic, head)
         journal = RunJournal(context, accumulator, settings, costs)
-        config = context.config
+        interval = context.config.evaluation_interval
         strategy = make_strategy(
             context,
             sampler,
             accumulator,
-            METHODS[config.method].head,
+            head,
             journal=journal,
             traffic=traffic,
-            eval_every=config.evaluation_interval(
-                sampler.rounds_ahead, feature_map.dim
-            ),
+            eval_every=interval(sampler.rounds_ahead, feature_map.dim),
             first_round=rounds + 1,
         )
         evaluation_set = context.evaluation_set(feature_map)

@@ -148,5 +148,5 @@ def test_moments_add_up_over_clients(make_grid: type[SpyGrid], node: Any) -> Non
 def test_what_travelled_is_counted(make_grid: type[SpyGrid], node: Any) -> None:
     grid = make_grid({1: node("0", 1)})
     registry = meet_clients(grid, wait_for=0, timeout=10)
-    assert 0 < registry.upload_bytes < 100
-    assert 0 < registry.download_bytes < 100
+    assert 0 < registry.traffic.up < 100
+    assert 0 < registry.traffic.down < 100

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fed3r_app.core import (
+    HeadOptions,
     Limits,
     RidgeStatistics,
     class_means,
@@ -82,7 +83,7 @@ def strategy(
     )
     accumulator = Accumulator(RidgeStatistics.zeros(D, C), limits=limits)
     if kind is Fed3R:
-        options["solver"] = HeadSolver(ridge_lambda=ridge_lambda)
+        options["solver"] = HeadSolver(given=HeadOptions(ridge_lambda))
     return kind(ClientRegistry(names), sampler, accumulator, **options)
 
 
@@ -155,7 +156,7 @@ def test_a_run_that_goes_on_ends_where_the_whole_run_ends(
         ClientRegistry(names),
         sampler,
         Accumulator(start),
-        solver=HeadSolver(ridge_lambda=LAM),
+        solver=HeadSolver(given=HeadOptions(LAM)),
         first_round=3,
     )
     result = fed3r.start(grid, ArrayRecord())

@@ -25,7 +25,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from torch import Tensor
 
-from fed3r_app.core import FeatureMap, Limits, RidgeStatistics, solve_ridge
+from fed3r_app.core import (
+    FeatureMap,
+    HeadOptions,
+    Limits,
+    RidgeStatistics,
+    solve_ridge,
+)
 from fed3r_app.wire import add_digest, pack_statistics
 from strategies import Accumulator, ClientRegistry, CohortSampler, Fed3R, HeadSolver
 from tests.harness.grid import SpyGrid
@@ -318,7 +324,7 @@ def test_hostile_clients_leave_the_solution_of_the_others_as_it_is(
         ClientRegistry(names),
         sampler,
         Accumulator(RidgeStatistics.zeros(D, C), limits=LIMITS),
-        solver=HeadSolver(ridge_lambda=0.1),
+        solver=HeadSolver(given=HeadOptions(0.1)),
     )
     fed3r.start(make_grid({NODE + k: node(k) for k in range(100)}), ArrayRecord())
     assert sampler.counted >= {str(k) for k in range(0, 100, 10)}
