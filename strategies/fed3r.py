@@ -239,10 +239,10 @@ class Fed3R(Strategy):
         self._record(LedgerEntry(client, REFUSED, digest, reason=reason))
 
     def _fail(
-        self, client: str, reason: str, outcome: str = FAILED, digest: str = ""
+        self, client: str, words: str | None, outcome: str = FAILED, digest: str = ""
     ) -> None:
         """Record a reply that can't be counted; its client will be asked again."""
-        reason = printable(reason)
+        reason = printable(words)
         log(WARNING, "Client %s failed: %s", client, reason)
         self._record(LedgerEntry(client, outcome, digest, reason=reason))
         if client not in self.accumulator.contributions:

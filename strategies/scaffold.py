@@ -19,15 +19,8 @@ class Scaffold(FedAvg):
     """Averages models and control variates uniformly over the clients of a round.
 
     With x the model, c the server's variate, S the clients of a round and K all of
-    them: x <- x + lr mean(y_i - x), c <- c + |S|/K mean(dc_i). The clients keep their
-    own c_i and send its change dc_i beside y_i.
-
-    Parameters
-    ----------
-    num_clients : int
-        K.
-    server_lr : float
-        Server's step.
+    them (``num_clients``): x <- x + server_lr mean(y_i - x), c <- c + |S|/K mean(dc_i).
+    The clients keep their own c_i and send its change dc_i beside y_i.
     """
 
     def __init__(self, num_clients: int, server_lr: float = 1.0) -> None:

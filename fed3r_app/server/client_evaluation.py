@@ -40,14 +40,10 @@ def evaluate_at_clients(context: RunContext, model: SavedModel) -> Metrics | Non
     request = RecordDict({"arrays": arrays, "config": config})
     if model.backbone_arrays:
         request[BACKBONE] = pack_arrays(model.backbone_arrays)
-    traffic = Traffic()
+    registry, traffic = context.registry, Traffic()
+    clients, timeout = testers or registry.clients, context.config.round_timeout
     metrics = evaluate_on_clients(
-        context.grid,
-        context.registry,
-        testers or context.registry.clients,
-        request,
-        context.config.round_timeout,
-        traffic,
+        context.grid, registry, clients, request, timeout, traffic
     )
     context.recorder.add_costs(up=traffic.up, down=traffic.down)
     return metrics

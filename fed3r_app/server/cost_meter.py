@@ -89,16 +89,12 @@ def add_training_costs(
     b = sum(value.numel() for value in model.trainable("feat").values())
     values = trained_values(config.finetune, b, c, config.optimizer == "scaffold")
     one_way = training_bytes(values, result.clients, rounds=1)
+    n, epochs = result.num_samples, config.local_epochs
+    flops = training_flops(config.finetune, n, epochs, context.forward_flops, c)
     context.recorder.add_costs(
         up=result.traffic.up,
         down=result.traffic.down,
         paper_up=one_way,
         paper_down=one_way,
-        flops=training_flops(
-            config.finetune,
-            result.num_samples,
-            config.local_epochs,
-            context.forward_flops,
-            c,
-        ),
+        flops=flops,
     )

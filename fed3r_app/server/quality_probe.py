@@ -35,12 +35,9 @@ def probe(context: RunContext, tuning: FineTuningPhase) -> Solution:
     costs = StatisticsCosts(context, accumulator, strategy.traffic, "ridge")
     if sampler.done:  # none of the clients is connected now
         _add_newcomers(context, sampler, tuning)
-    for _ in strategy.rounds(
-        context.grid,
-        pack_arrays(tuning.backbone_arrays()),
-        context.request(pack_feature_map(feature_map)),
-        config.round_timeout,
-    ):
+    arrays = pack_arrays(tuning.backbone_arrays())
+    request = context.request(pack_feature_map(feature_map))
+    for _ in strategy.rounds(context.grid, arrays, request, config.round_timeout):
         if sampler.done:
             _add_newcomers(context, sampler, tuning)
     costs.count()

@@ -24,11 +24,7 @@ from fed3r_app.server.fine_tuning_phase import FineTuningPhase
 from fed3r_app.server.forget_replace import forget_or_replace
 from fed3r_app.server.initial_classifier import initial_classifier
 from fed3r_app.server.quality_probe import probe
-from fed3r_app.server.statistics_phase import (
-    Solution,
-    StatisticsPhase,
-    absent_classes,
-)
+from fed3r_app.server.statistics_phase import Solution, StatisticsPhase, absent_classes
 
 
 def run(grid: Grid, config: Config) -> None:
