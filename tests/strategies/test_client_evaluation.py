@@ -5,8 +5,8 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from strategies import ClientRegistry, Traffic, evaluate_on_clients
-from tests.harness.fixtures import Reply
 from tests.harness.grid import SpyGrid
+from tests.harness.replies import fail, reply_with
 
 REQUEST = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()})
 
@@ -17,9 +17,7 @@ def evaluate(grid: Any) -> Any:
     return evaluate_on_clients(grid, registry, clients, REQUEST, 1.0, Traffic())
 
 
-def test_client_evaluations_are_added_up_not_averaged(
-    make_grid: type[SpyGrid], reply_with: Reply
-) -> None:
+def test_client_evaluations_are_added_up_not_averaged() -> None:
     counts = {101: (100, 90), 102: (1, 0), 103: (0, 0)}
 
     def node(number: Any) -> Any:
@@ -27,14 +25,12 @@ def test_client_evaluations_are_added_up_not_averaged(
         metrics = MetricRecord({"num-examples": n, "correct": correct, "loss": 2.0})
         return lambda message: reply_with(message, metrics=metrics)
 
-    metrics = evaluate(make_grid({number: node(number) for number in counts}))
+    metrics = evaluate(SpyGrid({number: node(number) for number in counts}))
     assert metrics.accuracy == 90 / 101
     assert (metrics.correct, metrics.total) == (90, 101)
 
 
-def test_unreadable_evaluations_are_left_out(
-    make_grid: type[SpyGrid], reply_with: Reply, fail: Reply
-) -> None:
+def test_unreadable_evaluations_are_left_out() -> None:
     good = MetricRecord({"num-examples": 4, "correct": 3, "loss": 1.0})
     bad = [
         MetricRecord({"num-examples": 4}),
@@ -48,10 +44,10 @@ def test_unreadable_evaluations_are_left_out(
     }
     made[106] = reply_with
     made[107] = fail
-    metrics = evaluate(make_grid(made))
+    metrics = evaluate(SpyGrid(made))
     assert metrics.accuracy == 0.75
     assert metrics.total == 4
 
 
-def test_no_evaluation_at_all_is_none(make_grid: type[SpyGrid], fail: Reply) -> None:
-    assert evaluate(make_grid({101: fail})) is None
+def test_no_evaluation_at_all_is_none() -> None:
+    assert evaluate(SpyGrid({101: fail})) is None

@@ -25,13 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays_of
 from torch import Tensor
 
-from fed3r_app.core import (
-    FeatureMap,
-    HeadOptions,
-    Limits,
-    RidgeStatistics,
-    solve_ridge,
-)
+from fed3r_app.core import FeatureMap, HeadOptions, Limits, RidgeStatistics, solve_ridge
 from fed3r_app.wire import add_digest, pack_statistics
 from strategies import Accumulator, ClientRegistry, CohortSampler, Fed3R, HeadSolver
 from tests.harness.grid import SpyGrid
@@ -304,9 +298,7 @@ def test_the_records_that_are_changed_are_counted_unchanged() -> None:
         assert examine(reply_of(to_record(arrays)))
 
 
-def test_hostile_clients_leave_the_solution_of_the_others_as_it_is(
-    make_grid: type[SpyGrid],
-) -> None:
+def test_hostile_clients_leave_the_solution_of_the_others_as_it_is() -> None:
     rng = np.random.default_rng(1)
     Z, y = samples(rng, 60)
     honest = [(Z[i : i + 6], y[i : i + 6]) for i in range(0, 60, 6)]
@@ -326,7 +318,7 @@ def test_hostile_clients_leave_the_solution_of_the_others_as_it_is(
         Accumulator(RidgeStatistics.zeros(D, C), limits=LIMITS),
         solver=HeadSolver(given=HeadOptions(0.1)),
     )
-    fed3r.start(make_grid({NODE + k: node(k) for k in range(100)}), ArrayRecord())
+    fed3r.start(SpyGrid({NODE + k: node(k) for k in range(100)}), ArrayRecord())
     assert sampler.counted >= {str(k) for k in range(0, 100, 10)}
     expected = RidgeStatistics.of(Z, y, C)
     for k in range(100):
