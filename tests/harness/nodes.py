@@ -85,6 +85,14 @@ class Federation:
         grid = grid or self.make_grid(clients, **settings)
         return self._runs.on(grid, self.run_config)
 
+    def run_with_late(
+        self, clients: Iterable[str], late: str, kind: str, **settings: Any
+    ) -> Outcome:
+        """Run the app; a node 999 comes at the first request of a kind."""
+        grid, config = self.make_grid(clients, **settings), self.node_config(late)
+        grid.before = at_first(kind, lambda _: self.connect(999, config))
+        return self.run(grid=grid)
+
     def pooled(self, folders: Iterable[Path], labels: Sequence[str]) -> Tensor:
         """Return the ridge classifier of all images in some folders, (64, C)."""
         rows, y = [], []

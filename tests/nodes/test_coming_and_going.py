@@ -22,15 +22,13 @@ def keep_back(grid: Any, times: Any) -> None:
 
 
 def test_a_node_that_joins_during_the_run_takes_part(federation: Federation) -> None:
-    grid = federation.make_grid(ALL[:3], labels=",".join(LABELS))
-    late = federation.node_config(ALL[3])
-    grid.before = at_first(STATISTICS, lambda _: federation.connect(999, late))
-    outcome = federation.run(grid=grid)
+    labels = ",".join(LABELS)
+    outcome = federation.run_with_late(ALL[:3], ALL[3], STATISTICS, labels=labels)
     federation.assert_pooled(outcome)
     summary = outcome.summary
     assert summary["clients"] == summary["clients_counted"] == 4
     assert summary["rounds"] == 2
-    assert len(grid.log) == 8, "everybody is asked twice, nobody more often"
+    assert len(outcome.grid.log) == 8, "everybody is asked twice, nobody more often"
 
 
 def test_somebody_may_come_while_a_late_one_is_asked(federation: Federation) -> None:
@@ -48,10 +46,8 @@ def test_somebody_may_come_while_a_late_one_is_asked(federation: Federation) -> 
 def test_a_late_node_with_another_class_is_left_out_by_name(
     federation: Federation,
 ) -> None:
-    grid = federation.make_grid(ALL[:3])
-    late = federation.node_config("clinic-10")  # the only one with a yak
-    grid.before = at_first(STATISTICS, lambda _: federation.connect(999, late))
-    outcome = federation.run(grid=grid)
+    late = "clinic-10"  # the only one with a yak
+    outcome = federation.run_with_late(ALL[:3], late, STATISTICS)
     federation.assert_pooled(outcome, ALL[:3])
     assert "got 'yak'" in outcome.summary["refused"]["clinic-10"]
 
@@ -98,10 +94,7 @@ def test_resuming_keeps_the_classes_of_those_who_are_gone(
 def test_a_late_node_under_a_name_that_is_taken_is_left_out(
     federation: Federation,
 ) -> None:
-    grid = federation.make_grid(ALL)
-    twin = federation.node_config("clinic-b")
-    grid.before = at_first(STATISTICS, lambda _: federation.connect(999, twin))
-    outcome = federation.run(grid=grid)
+    outcome = federation.run_with_late(ALL, "clinic-b", STATISTICS)
     federation.assert_pooled(outcome)
     assert any("unique" in why for why in outcome.summary["refused"].values())
 
@@ -159,8 +152,3 @@ def test_with_min_clients_a_silent_node_is_done_without(federation: Federation) 
     outcome = federation.run(grid=grid)
     federation.assert_pooled(outcome, ALL[1:])
     assert outcome.summary["missing_clients"] == ["clinic-a"]
-
-
-def test_too_few_nodes_end_in_a_sentence(federation: Federation) -> None:
-    with pytest.raises(RunError, match=r"Only 3 of 4 expected .* wait-for"):
-        federation.run(ALL[:3], wait_for=4, round_timeout=0.5)

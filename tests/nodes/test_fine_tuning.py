@@ -60,10 +60,7 @@ def test_a_node_that_is_started_anew_trains_on_under_its_new_id(
 def test_who_joins_a_fine_tuning_is_not_asked_to_train(federation: Federation) -> None:
     first = ALL[:3]
     whole = federation.run(first, run_name="whole", **ONE_BY_ONE)
-    grid = federation.make_grid(first, **ONE_BY_ONE)
-    late = federation.node_config(ALL[3])
-    grid.before = at_first("train", lambda _: federation.connect(999, late))
-    outcome = federation.run(grid=grid)
+    outcome = federation.run_with_late(first, ALL[3], "train", **ONE_BY_ONE)
     assert torch.equal(outcome.model.W, whole.model.W)
-    assert [kind for node, kind in grid.log if node == 999] == ["query.hello"]
+    assert [kind for node, kind in outcome.grid.log if node == 999] == ["query.hello"]
     assert outcome.summary["clients"] == 3

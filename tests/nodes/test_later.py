@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, Message
 
 from fed3r_app.cli import main as fed3r
 from fed3r_app.errors import RunError
@@ -17,7 +16,7 @@ from fed3r_app.runs.contributions import contribution_path, save_contribution
 from fed3r_app.runs.model_file import load_model, save_model
 from fed3r_app.runs.snapshots import save_snapshot
 from fed3r_app.wire import pack_statistics
-from tests.harness.nodes import ALL, LABELS, Federation
+from tests.harness.nodes import ALL, LABELS, Federation, at_first
 from tests.harness.runs import Outcome
 
 
@@ -253,16 +252,11 @@ def test_test_images_at_the_server_give_an_accuracy(
 def test_a_run_at_work_is_left_alone(
     federation: Federation, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[Any] = []
-    federation.make_grid(ALL)
-
-    def interfere(message: Message, context: Context) -> None:
-        if message.metadata.message_type == "train.statistics" and not seen:
-            directory = federation.home / "runs" / "it"
-            seen.append(fed3r(["solve", str(directory)]))
-
-    federation.grid.before = interfere
-    federation.run(grid=federation.grid)
+    seen: list[int] = []
+    command = ["solve", str(federation.home / "runs" / "it")]
+    grid = federation.make_grid(ALL)
+    grid.before = at_first("train.statistics", lambda _: seen.append(fed3r(command)))
+    federation.run(grid=grid)
     assert seen == [1]
     assert "must not be in use" in capsys.readouterr().err
 
@@ -280,17 +274,12 @@ def change_first_entry(directory: Path, **values: Any) -> None:
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def damage_sums(directory: Path) -> None:
-    sums = Outcome(directory).snapshot
-    sums.statistics.A[0, 0] *= 1.01
-    save_snapshot(directory / "statistics.safetensors", sums)
-
-
-def damage_counts(directory: Path) -> None:
-    sums = Outcome(directory).snapshot
-    sums.statistics.counts[0] -= 1
-    sums.statistics.counts[1] += 1
-    save_snapshot(directory / "statistics.safetensors", sums)
+def damage_statistics(directory: Path, factor: float, moved: int) -> None:
+    snapshot = Outcome(directory).snapshot
+    snapshot.statistics.A[0, 0] *= factor
+    snapshot.statistics.counts[0] -= moved
+    snapshot.statistics.counts[1] += moved
+    save_snapshot(directory / "statistics.safetensors", snapshot)
 
 
 def lose_file(directory: Path) -> None:
@@ -330,7 +319,9 @@ def cut_sums(directory: Path) -> None:
     [
         partial(change_first_entry, digest="0" * 64),
         partial(change_first_entry, num_samples=99),
-        *(damage_ledger, damage_sums, damage_counts),
+        damage_ledger,
+        partial(damage_statistics, factor=1.01, moved=0),
+        partial(damage_statistics, factor=1.0, moved=1),
         *(lose_file, leave_file, damage_file, old_model, old_summary, cut_sums),
     ],
 )

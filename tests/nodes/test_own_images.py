@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from flwr.app import Message
 
 from fed3r_app.cli import main as fed3r
 from fed3r_app.errors import RunError
@@ -64,18 +63,9 @@ def test_given_labels_fix_the_numbers_of_the_classes(federation: Federation) -> 
 
 
 def test_with_given_labels_no_node_tells_its_classes(federation: Federation) -> None:
-    grid = federation.make_grid(ALL, labels="cat,dog,elk,owl,yak")
-    told = []
-    answer = grid._answer
-
-    def listen(message: Message) -> Any:
-        reply = answer(message)
-        if message.metadata.message_type == "query.hello":
-            told.append(dict(reply.content.config_records["config"]))
-        return reply
-
-    grid._answer = listen
-    federation.run(grid=grid)
+    outcome = federation.run(ALL, labels="cat,dog,elk,owl,yak")
+    hellos = outcome.grid.of("query.hello")
+    told = [hello.reply.config_records["config"] for hello in hellos]
     assert sorted(each["client-id"] for each in told) == sorted(ALL)
     assert all(each.keys() == {"client-id", "num-partitions"} for each in told)
 

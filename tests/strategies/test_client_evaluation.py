@@ -1,5 +1,6 @@
 """Evaluations on the clients' own images: sums of counts, and only sane ones."""
 
+from functools import partial
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -18,14 +19,11 @@ def evaluate(grid: Any) -> Any:
 
 
 def test_client_evaluations_are_added_up_not_averaged() -> None:
-    counts = {101: (100, 90), 102: (1, 0), 103: (0, 0)}
-
-    def node(number: Any) -> Any:
-        n, correct = counts[number]
+    def node(n: int, correct: int) -> Any:
         metrics = MetricRecord({"num-examples": n, "correct": correct, "loss": 2.0})
-        return lambda message: reply_with(message, metrics=metrics)
+        return partial(reply_with, metrics=metrics)
 
-    metrics = evaluate(SpyGrid({number: node(number) for number in counts}))
+    metrics = evaluate(SpyGrid({101: node(100, 90), 102: node(1, 0), 103: node(0, 0)}))
     assert metrics.accuracy == 90 / 101
     assert (metrics.correct, metrics.total) == (90, 101)
 
@@ -38,13 +36,8 @@ def test_unreadable_evaluations_are_left_out() -> None:
         MetricRecord({"num-examples": 4, "correct": 3, "loss": float("nan")}),
         MetricRecord({"num-examples": [4], "correct": [3], "loss": [1.0]}),
     ]
-    made: dict[int, Any] = {
-        101 + i: lambda message, metrics=metrics: reply_with(message, metrics=metrics)
-        for i, metrics in enumerate([good, *bad])
-    }
-    made[106] = reply_with
-    made[107] = fail
-    metrics = evaluate(SpyGrid(made))
+    made = [partial(reply_with, metrics=metrics) for metrics in (good, *bad)]
+    metrics = evaluate(SpyGrid(dict(enumerate([*made, reply_with, fail], start=101))))
     assert metrics.accuracy == 0.75
     assert metrics.total == 4
 
