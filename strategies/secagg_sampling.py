@@ -57,7 +57,7 @@ class GroupSampler(CohortSampler):
         self._attempts[client] -= 1
 
     def give_up(self, client: str, reason: str) -> None:
-        """Note that a client must not be asked again, also where it comes back."""
+        """Record that a client must not be asked again, also where it comes back."""
         self._lost.add(client)
         self.fail(client, reason)
         self._attempts[client] = self._max_retries + 1
