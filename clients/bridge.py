@@ -19,21 +19,14 @@ from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
 Handler = Callable[[Message, Context], Message]
+NameArrays = Callable[[NDArrays], ArrayRecord]
 
 
-def fit(
-    client: NumPyClient,
-    message: Message,
-    name_arrays: Callable[[NDArrays], ArrayRecord],
-) -> Message:
+def fit(client: NumPyClient, message: Message, name_arrays: NameArrays) -> Message:
     """Return the reply of ``client.fit``; ``name_arrays`` restores the array names."""
     arrays, n, metrics = client.fit(*_request(message))
-    content = RecordDict(
-        {
-            "arrays": name_arrays(arrays),
-            "metrics": _metrics({"num-examples": n, **metrics}),
-        }
-    )
+    record = _metrics({"num-examples": n, **metrics})
+    content = RecordDict({"arrays": name_arrays(arrays), "metrics": record})
     return Message(content, reply_to=message)
 
 

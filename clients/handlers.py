@@ -53,8 +53,7 @@ def statistics(message: Message, context: Context) -> Message:
     """
     node = Node(context, unpack_arrays(_arrays(message)), _labels(message))
     feature_map = read_feature_map(_config(message))
-    client = _statistics_client(node, feature_map)
-    reply = bridge.fit(client, message, name_arrays)
+    reply = bridge.fit(_statistics_client(node, feature_map), message, name_arrays)
     add_digest(reply.content, node.contribution_digest(feature_map))
     return reply
 
@@ -69,9 +68,10 @@ def evaluate(message: Message, context: Context) -> Message:
     """
     tuned = unpack_arrays(message.content.array_records.get(BACKBONE, ArrayRecord()))
     node = Node(context, tuned, _labels(message))
-    test = bool(_config(message).get(ON_TEST_IMAGES, False))
-    feature_map = read_feature_map(_config(message))
-    return bridge.evaluate(_statistics_client(node, feature_map, test=test), message)
+    config = _config(message)
+    test = bool(config.get(ON_TEST_IMAGES, False))
+    client = _statistics_client(node, read_feature_map(config), test=test)
+    return bridge.evaluate(client, message)
 
 
 @app.query("temperature")

@@ -23,19 +23,7 @@ ReadFeatures = Callable[[NDArray[np.int64]], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class LocalData:
-    """The labelled images of one client.
-
-    Parameters
-    ----------
-    rows : array of shape (n,)
-        Which images of the data set are this client's.
-    labels : array of shape (n,)
-        Their labels.
-    read_features : callable
-        Returns the backbone features of some rows.
-    num_classes : int
-        C.
-    """
+    """The labelled images of one client: which of the data set, and their labels."""
 
     rows: NDArray[np.int64]
     labels: NDArray[np.int64]

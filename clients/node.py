@@ -36,13 +36,7 @@ if TYPE_CHECKING:
 
 
 class NodeData:
-    """One client's name and images.
-
-    Parameters
-    ----------
-    context : Context
-        Flower's: run config, node config, state.
-    """
+    """One client's name and images."""
 
     def __init__(self, context: Context) -> None:
         self._node_config = context.node_config
@@ -53,11 +47,15 @@ class NodeData:
         """Return what the client says of itself."""
         if not self.config.is_local:
             return Hello(self.client_id, self.num_partitions)
-        test = None if self.sends_only_protected_sums else self.dataset.test
+        config, dataset = self.config, self.dataset
+        # Counts may not leave a node that sends nothing but protected sums.
+        protected = config.privacy == SECAGG or config.dp_epsilon > 0
+        test = None if protected else dataset.test
+        known = config.given_labels  # where the server knows all classes, the others
         return Hello(
             self.client_id,
             num_partitions=0,  # its images are no part of anything
-            class_names=self.classes_to_announce,
+            class_names=tuple(n for n in dataset.class_names if n not in known),
             num_test_images=len(test) if test else 0,
         )
 
@@ -98,17 +96,6 @@ class NodeData:
         except (OSError, ValueError) as error:
             raise type(error)(f"Client {self.client_id}: {error}") from None
 
-    @property
-    def classes_to_announce(self) -> tuple[str, ...]:
-        """The classes that the server has to know: where it knows all, the others."""
-        known = self.config.given_labels
-        return tuple(name for name in self.dataset.class_names if name not in known)
-
-    @property
-    def sends_only_protected_sums(self) -> bool:
-        """Whether nothing but protected sums may leave this node."""
-        return self.config.privacy == SECAGG or self.config.dp_epsilon > 0
-
     def rows(self) -> NDArray[np.int64]:
         """Return which images of the data set are this client's."""
         if self.config.is_local:
@@ -119,11 +106,10 @@ class NodeData:
                 f"{dict(self._node_config)}. Start the SuperNode with --node-config "
                 '"partition-id=0 num-partitions=3".'
             )
-        config, clients = self.config, self.num_partitions
-        split = split_rows(
-            self.dataset, config.partition, clients, config.alpha, config.seed
-        )
-        return split[int(self._node_config["partition-id"])]
+        config, parts = self.config, self.num_partitions
+        how = (config.partition, parts, config.alpha, config.seed)
+        part = int(self._node_config["partition-id"])
+        return split_rows(self.dataset, *how)[part]
 
 
 class Node(NodeData):
@@ -131,8 +117,6 @@ class Node(NodeData):
 
     Parameters
     ----------
-    context : Context
-        Flower's: run config, node config, state.
     tuned : mapping
         Fine-tuned arrays of the backbone, by name; empty for the pretrained one.
     labels : tuple of str or None
@@ -184,10 +168,8 @@ class Node(NodeData):
         dataset, rows = self.dataset, self.rows()
         names = [dataset.class_names[label] for label in dataset.train.labels[rows]]
         images = image_digests(dataset.train, rows, cache_dir())
-        settings = {
-            **backbone_settings(self.backbone, self.config.extract_dtype),
-            "feature-map": asdict(feature_map),
-        }
+        settings = backbone_settings(self.backbone, self.config.extract_dtype)
+        settings = {**settings, "feature-map": asdict(feature_map)}
         samples = zip(images, names, strict=True)
         return contribution_digest(self.client_id, samples, settings)
 

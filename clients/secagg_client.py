@@ -119,17 +119,14 @@ def integer_vector(
     """
     config, data = node.config, node.local_data()
     check_feature_map(config.dp_epsilon, feature_map)
-    largest = config.secagg_max_feature
-    grid = FixedPointEncoding.choose(
-        feature_map,
-        node.backbone.feature_range,
-        None if largest == "auto" else largest,
-        config.secagg_max_samples,
-    )
+    given = config.secagg_max_feature
+    largest = None if given == "auto" else given
+    feature_range, most = node.backbone.feature_range, config.secagg_max_samples
+    encoding = FixedPointEncoding.choose(feature_map, feature_range, largest, most)
     chunks = data.chunks(feature_map)
-    integers = IntegerStatistics.of(chunks, data.num_classes, grid)
+    integers = IntegerStatistics.of(chunks, data.num_classes, encoding)
     if config.dp_epsilon:
         budget = PrivacyBudget(config.dp_epsilon, config.dp_delta)
         share = budget.distributed_sigma() / math.sqrt(threshold)
-        integers = add_noise_share(integers, share, grid.bits)
+        integers = add_noise_share(integers, share, encoding.bits)
     return integers.vector()

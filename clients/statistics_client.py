@@ -22,20 +22,13 @@ _TEMPERATURE = 0.1
 class StatisticsClient(NumPyClient):
     """Makes the statistics of a client's images and evaluates classifiers on them.
 
-    Parameters
-    ----------
-    data : LocalData
-        The client's images.
-    feature_map : FeatureMap
-        From backbone features to the features whose statistics are taken.
-    form, dtype : str
-        ``upload`` and ``upload-dtype``.
+    The feature map leads from backbone features to those whose statistics are taken.
     """
 
     data: LocalData
     feature_map: FeatureMap
-    form: str
-    dtype: str
+    form: str  # ``upload``
+    dtype: str  # ``upload-dtype``
 
     def fit(
         self, parameters: NDArrays, config: dict[str, Scalar]

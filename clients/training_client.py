@@ -55,10 +55,8 @@ class TrainingClient(NumPyClient):
         The model, with everything that does not come with ``fit`` already in place.
     names : sequence of str
         The arrays that train, in the order in which ``fit`` takes and returns them.
-    read_batch, labels
-        The client's images or features; see ``train``.
-    settings : TrainingSettings
-        How to train.
+    read_batch, labels, settings
+        The client's images or features, and how to train; see ``train``.
     seed : sequence of int
         Of the order of the images; another one for every client and round.
     control : ControlVariates or None
@@ -78,10 +76,8 @@ class TrainingClient(NumPyClient):
         self, parameters: NDArrays, config: dict[str, Scalar]
     ) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Return the trained arrays, n and the mean training loss."""
-        start = {
-            name: torch.from_numpy(array)
-            for name, array in zip(self.names, parameters, strict=True)
-        }
+        tensors = map(torch.from_numpy, parameters)
+        start = dict(zip(self.names, tensors, strict=True))
         load_arrays(self.model, start)
         places = dict(self.model.named_parameters())
         trained = {name: places[name] for name in self.names}

@@ -31,22 +31,17 @@ from fed3r_app.wire import (
 
 
 class TrainingNode:
-    """A node in a round of fine-tuning.
+    """A node in a round of fine-tuning, given the records of a request.
 
-    Parameters
-    ----------
-    context : Context
-        Flower's; its state keeps the fixed classifier and the control variate.
-    content : RecordDict
-        The request's records.
+    Flower's state of the node keeps the fixed classifier and the control variate.
     """
 
     def __init__(self, context: Context, content: RecordDict) -> None:
-        labels = read_labels(content.config_records["config"])
-        self._node = Node(context, labels=labels)
+        config = content.config_records["config"]
+        self._node = Node(context, labels=read_labels(config))
         self._state = context.state
         self._content = content
-        self._request = TrainRequest.read(content.config_records["config"])
+        self._request = TrainRequest.read(config)
         self._model = self._prepare_model()
         self._control = self._prepare_control()
         self.client = self._make_client()

@@ -8,7 +8,13 @@ from strategies.accumulator import Accumulator
 from strategies.client_evaluation import evaluate_on_clients
 from strategies.discovery import ClientDiscovery, ClientRegistry, natural_key
 from strategies.fed3r import Fed3R, FedNCM, Journal
-from strategies.messaging import IN_FLIGHT, Traffic, printable, stream_replies
+from strategies.messaging import (
+    IN_FLIGHT,
+    Traffic,
+    printable,
+    same_request,
+    stream_replies,
+)
 from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
 from strategies.sampling import CohortSampler
 from strategies.scaffold import Scaffold
@@ -39,5 +45,6 @@ __all__ = [
     "optimizer_state",
     "printable",
     "restore_optimizer",
+    "same_request",
     "stream_replies",
 ]

@@ -31,8 +31,6 @@ class Accumulator:
 
     Attributes
     ----------
-    contributions : dict
-        Digest of the contribution of each client in the sum.
     space : (int, int)
         d and C.
     """
@@ -82,16 +80,10 @@ class Accumulator:
     def add(
         self, contribution: Contribution, clients: Mapping[str, str], threshold: int = 0
     ) -> None:
-        """Add what clients contributed, with the digests to know it by.
+        """Add the contribution of a client or a group, with the digest by client.
 
-        Parameters
-        ----------
-        contribution : Contribution
-            Of one client, or the sum over a group.
-        clients : mapping
-            Digest of the contribution, by client.
-        threshold : int
-            Of the group, whose members have added their shares of the noise; 0: none.
+        ``threshold`` is that of a group whose members have added their shares of the
+        noise.
         """
         with self._changing():
             if threshold and isinstance(self.noise, DistributedNoise):

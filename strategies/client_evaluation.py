@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from logging import WARNING
 
 from flwr.app import Message, RecordDict
@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 from fed3r_app.core import Metrics
 from fed3r_app.wire import count_bytes
 from strategies.discovery import ClientRegistry
-from strategies.messaging import Traffic, stream_replies
+from strategies.messaging import Traffic, same_request
 
 EVALUATION = "evaluate.statistics"
 
@@ -30,18 +30,10 @@ def evaluate_on_clients(
 
     None if no client has an image to try it on; ``traffic`` adds up the bytes.
     """
-    size = count_bytes(request)
-
-    def requests() -> Iterator[Message]:
-        for client in clients:
-            traffic.down += size
-            node = registry.nodes[client]
-            yield Message(request, dst_node_id=node, message_type=EVALUATION)
-
+    nodes = [registry.nodes[client] for client in clients]
+    requests = same_request(nodes, request, EVALUATION, traffic)
     total = Metrics(0, 0)
-    for reply in stream_replies(
-        grid, requests(), timeout=timeout, in_flight=registry.in_flight
-    ):
+    for reply in registry.stream_replies(grid, requests, timeout):
         try:
             total += _read_evaluation(reply)
         except (KeyError, TypeError, ValueError) as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from logging import WARNING
 
@@ -18,8 +18,9 @@ from flwr.serverapp import Grid
 
 from fed3r_app.core import FeatureMoments
 from fed3r_app.errors import RunError
+from fed3r_app.progress import Progress
 from fed3r_app.wire import Hello, RecordError, count_bytes, read_hello
-from strategies.messaging import IN_FLIGHT, stream_replies
+from strategies.messaging import IN_FLIGHT, Traffic, same_request, stream_replies
 
 HELLO = "query.hello"
 
@@ -43,7 +44,7 @@ class ClientRegistry:
         own images.
     moments : FeatureMoments or None
         The sum of the clients' feature moments.
-    upload_bytes, download_bytes : int
+    traffic : Traffic
         What the first exchange has cost.
     """
 
@@ -53,19 +54,12 @@ class ClientRegistry:
     refused: dict[str, str] = field(default_factory=dict)
     num_partitions: int = 0
     moments: FeatureMoments | None = None
-    upload_bytes: int = 0
-    download_bytes: int = 0
+    traffic: Traffic = field(default_factory=Traffic)
 
     @property
     def clients(self) -> tuple[str, ...]:
         """Client ids, sorted: numbers by value, other names after them."""
         return tuple(self.nodes)
-
-    @property
-    def in_flight(self) -> int:
-        """How many clients may be asked at the same time; real nodes all of them."""
-        # Parts of one data set are simulated, as a rule: many share a machine.
-        return IN_FLIGHT if self.num_partitions else max(len(self.nodes), IN_FLIGHT)
 
     def client_of(self, node: int) -> str | None:
         """Return the client of a node.
@@ -73,6 +67,14 @@ class ClientRegistry:
         Linear in the number of clients: do not call per message.
         """
         return next((c for c, known in self.nodes.items() if known == node), None)
+
+    def stream_replies(
+        self, grid: Grid, messages: Iterable[Message], timeout: float
+    ) -> Iterator[Message]:
+        """Yield the replies to messages as they arrive; real nodes all work at once."""
+        # Parts of one data set are simulated, as a rule: many share a machine.
+        most = IN_FLIGHT if self.num_partitions else max(len(self.nodes), IN_FLIGHT)
+        return stream_replies(grid, messages, timeout=timeout, in_flight=most)
 
     def add(self, node: int, hello: Hello) -> None:
         """Register a client and its node; its moments are added once."""
@@ -86,7 +88,7 @@ class ClientRegistry:
         self.num_partitions = self.num_partitions or hello.num_partitions
 
     def refuse(self, client: str, reason: str) -> None:
-        """Leave a client out."""
+        """Leave a client out, and say why."""
         log(WARNING, "Left out: %s: %s", client, reason)
         self.refused[client] = reason
         self.nodes.pop(client, None)
@@ -97,12 +99,8 @@ class ClientRegistry:
             self.nodes.pop(client, None)
             self.class_names.pop(client, None)
 
-    def sort(self) -> None:
-        """Put the clients in order, whatever the order they came in."""
-        order = sorted(self.nodes.items(), key=lambda item: natural_key(item[0]))
-        self.nodes = dict(order)
 
-
+@dataclass(eq=False)
 class ClientDiscovery:
     """Says hello to the nodes a run begins with, and to those that come later.
 
@@ -118,8 +116,6 @@ class ClientDiscovery:
         Whether a node that can't take part ends the run before it begins.
     in_flight : int
         How many nodes may be asked at the same time.
-    progress : callable
-        Called with the number of clients found and expected.
 
     Attributes
     ----------
@@ -127,28 +123,17 @@ class ClientDiscovery:
         All clients found so far.
     """
 
-    def __init__(
-        self,
-        grid: Grid,
-        *,
-        timeout: float,
-        max_retries: int = 0,
-        strict: bool = True,
-        in_flight: int = IN_FLIGHT,
-        progress: Callable[[int, int], None] = lambda found, expected: None,
-    ) -> None:
-        self.registry = ClientRegistry()
-        self._grid = grid
-        self._timeout = timeout
-        self._max_retries = max_retries
-        self._strict = strict
-        self._in_flight = in_flight
-        self._progress = progress
-        self._asked: set[int] = set()
-        self._awaited: set[int] = set()
-        self._failures: Counter[int] = Counter()
-        # A second node under a client's name, until it is known if the first is gone.
-        self._rivals: dict[str, tuple[int, Hello]] = {}
+    grid: Grid
+    timeout: float
+    max_retries: int = 0
+    strict: bool = True
+    in_flight: int = IN_FLIGHT
+    registry: ClientRegistry = field(default_factory=ClientRegistry, init=False)
+    _asked: set[int] = field(default_factory=set, init=False)
+    _awaited: set[int] = field(default_factory=set, init=False)
+    _failures: Counter[int] = field(default_factory=Counter, init=False)
+    # A second node under a client's name, until it is known if the first is gone.
+    _rivals: dict[str, tuple[int, Hello]] = field(default_factory=dict, init=False)
 
     def gather(self, wait_for: int, with_moments: bool = False) -> None:
         """Wait for the clients that the run begins with.
@@ -162,35 +147,40 @@ class ClientDiscovery:
             Also ask for the moments from which the kernel width is chosen.
         """
         registry, expected = self.registry, wait_for
+        progress = Progress("clients said hello")
+
+        def heard_all() -> bool:
+            return 0 < len(registry.nodes) + len(registry.refused) >= expected
+
+        def must_end() -> bool:
+            return self.strict and bool(registry.refused)
 
         def enough() -> bool:
-            if self._strict and registry.refused:
-                return True
-            heard = len(registry.nodes) + len(registry.refused)
-            return 0 < heard >= expected and self._settled
+            return must_end() or (heard_all() and self._settled)
 
         for node, hello in self._hellos(enough, with_moments):
             expected = expected or hello.num_partitions
             self._register(node, hello)
-            self._progress(len(registry.nodes), expected)
-        heard = len(registry.nodes) + len(registry.refused)
-        if not 0 < heard >= expected and not (self._strict and registry.refused):
-            raise RunError(self._shortfall(expected))
-        self._refuse_silent()
-        if self._strict and registry.refused:
+            progress(len(registry.nodes), expected)
+        if not heard_all() and not must_end():
+            raise RunError(
+                f"Only {len(registry.nodes)} of {expected or 'any'} expected clients "
+                f"connected within {self.timeout:g} s. Start the missing nodes, or "
+                "lower wait-for."
+            )
+        self._end_exchange()
+        if must_end():
             raise RunError(next(iter(registry.refused.values())))
-        registry.sort()
 
     def admit_newcomers(self) -> list[str]:
         """Return the clients that have come since, or have come back as another node.
 
-        Whoever can't take part is left out with a warning.
+        Those that can't take part are left out with a warning.
         """
         before = dict(self.registry.nodes)
         for node, hello in self._hellos(lambda: self._settled):
             self._register(node, hello)
-        self._refuse_silent()
-        self.registry.sort()
+        self._end_exchange()
         return [c for c, node in self.registry.nodes.items() if before.get(c) != node]
 
     @property
@@ -200,44 +190,40 @@ class ClientDiscovery:
     def _hellos(
         self, enough: Callable[[], bool], with_moments: bool = False
     ) -> Iterator[tuple[int, Hello]]:
-        """Yield who says hello, and note who can't, until it is enough."""
-        greetings = self._hello_requests(enough, with_moments)
+        """Yield the nodes that say hello, and record failures, until it is enough."""
+        requests = self._requests(enough, with_moments)
         for reply in stream_replies(
-            self._grid, greetings, timeout=self._timeout, in_flight=self._in_flight
+            self.grid, requests, timeout=self.timeout, in_flight=self.in_flight
         ):
             node = reply.metadata.src_node_id
             self._awaited.discard(node)
             if reply.has_error():
                 self._record_failure(node, reply.error.reason)
                 continue
-            self.registry.upload_bytes += count_bytes(reply.content)
+            self.registry.traffic.up += count_bytes(reply.content)
             try:
                 yield node, read_hello(reply.content)
             except RecordError as error:
                 self._record_failure(node, str(error))
 
-    def _hello_requests(
+    def _requests(
         self, enough: Callable[[], bool], with_moments: bool
     ) -> Iterator[Message | None]:
         """Yield a request for every new node, None while there is none."""
-        deadline = time.monotonic() + self._timeout
+        content = RecordDict({"config": ConfigRecord({"moments": with_moments})})
+        deadline = time.monotonic() + self.timeout
         while time.monotonic() < deadline:
-            connected = set(self._grid.get_node_ids())
+            connected = set(self.grid.get_node_ids())
             self._awaited &= connected
-            self._replace_gone(connected)
+            self._replace_first({*self.registry.nodes.values()} - connected)
             new = connected - self._asked
             for node in sorted(new):
-                yield self._request_hello(node, with_moments)
+                self._asked.add(node)
+                self._awaited.add(node)
+                yield from same_request([node], content, HELLO, self.registry.traffic)
             if not new and enough():
                 return
             yield None
-
-    def _request_hello(self, node: int, with_moments: bool) -> Message:
-        self._asked.add(node)
-        self._awaited.add(node)
-        content = RecordDict({"config": ConfigRecord({"moments": with_moments})})
-        self.registry.download_bytes += count_bytes(content)
-        return Message(content, dst_node_id=node, message_type=HELLO)
 
     def _register(self, node: int, hello: Hello) -> None:
         """Take a client in, unless another node has its name or it splits otherwise."""
@@ -261,37 +247,31 @@ class ClientDiscovery:
             self._rivals[client] = (node, hello)
             self._asked.discard(known)
 
-    def _replace_gone(self, connected: set[int]) -> None:
-        """Let a node that was started anew stand for its client."""
-        for client, rival in list(self._rivals.items()):
-            if self.registry.nodes[client] not in connected:
-                del self._rivals[client]
-                self.registry.add(*rival)
+    def _replace_first(self, gone: Collection[int]) -> bool:
+        """Let nodes that were started anew stand for their clients; return if any."""
+        clients = [c for c in self._rivals if self.registry.nodes[c] in gone]
+        for client in clients:
+            self.registry.add(*self._rivals.pop(client))
+        return bool(clients)
 
     def _record_failure(self, node: int, reason: str | None) -> None:
-        for client in list(self._rivals):
-            if self.registry.nodes[client] == node:
-                self.registry.add(*self._rivals.pop(client))
-                return
+        if self._replace_first([node]):
+            return
         self._failures[node] += 1
-        if self._failures[node] > self._max_retries:
+        if self._failures[node] > self.max_retries:
             sentence = f"A client failed in the first exchange: {reason}"
             self.registry.refuse(f"node {node}", sentence)
         else:
             self._asked.discard(node)
 
-    def _refuse_silent(self) -> None:
+    def _end_exchange(self) -> None:
+        """Refuse the nodes that kept silent; put the clients in order."""
         for node in self._awaited:
-            sentence = f"Node {node} did not say hello within {self._timeout:g} s."
+            sentence = f"Node {node} did not say hello within {self.timeout:g} s."
             self.registry.refuse(f"node {node}", sentence)
         self._awaited = set()
-
-    def _shortfall(self, expected: int) -> str:
-        wanted = str(expected) if expected else "any"
-        return (
-            f"Only {len(self.registry.nodes)} of {wanted} expected clients connected "
-            f"within {self._timeout:g} s. Start the missing nodes, or lower wait-for."
-        )
+        nodes = self.registry.nodes
+        self.registry.nodes = {c: nodes[c] for c in sorted(nodes, key=natural_key)}
 
 
 def natural_key(client: str) -> tuple[bool, int, str]:

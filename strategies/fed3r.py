@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import KW_ONLY, dataclass, field
 from logging import INFO, WARNING
-from typing import Any, Protocol
+from typing import Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -13,16 +13,16 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fed3r_app.core import Classifier
+from fed3r_app.progress import Progress
 from fed3r_app.runs.ledger import ACCEPTED, FAILED, REFUSED, REPEATED, LedgerEntry
 from fed3r_app.wire import count_bytes, pack_classifier, read_digest
 from strategies.accumulator import Accumulator
 from strategies.discovery import ClientRegistry
-from strategies.messaging import Traffic, printable, stream_replies
+from strategies.messaging import Traffic, printable, same_request
 from strategies.sampling import CohortSampler
 from strategies.solver import HeadSolver
 
 STATISTICS = "train.statistics"
-_PROGRESS_SECONDS = 5.0
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -36,6 +36,7 @@ class Journal(Protocol):
         """
 
 
+@dataclass(eq=False)
 class Fed3R(Strategy):
     """Adds up the clients' statistics and solves a head, W = (A + lam I)^-1 b.
 
@@ -51,11 +52,11 @@ class Fed3R(Strategy):
         Samples the clients of each round.
     accumulator : Accumulator
         The sum, and who is in it.
-    solver : HeadSolver or None
-        Solves the classifiers; None: ridge regression, lambda by cross-validation.
+    solver : HeadSolver
+        Solves the classifiers; by default ridge regression with lambda "auto".
     journal : Journal or None
         Where each reply is written down before it is counted.
-    traffic : Traffic or None
+    traffic : Traffic
         Adds up the bytes that travel.
     eval_every : int
         Rounds between evaluations; 0 means at the end only.
@@ -63,61 +64,47 @@ class Fed3R(Strategy):
         Number of the first round, for a run that is resumed.
     """
 
-    def __init__(
-        self,
-        registry: ClientRegistry,
-        sampler: CohortSampler,
-        accumulator: Accumulator,
-        *,
-        solver: HeadSolver | None = None,
-        journal: Journal | None = None,
-        traffic: Traffic | None = None,
-        eval_every: int = 1,
-        first_round: int = 1,
-    ) -> None:
-        self.registry = registry
-        self.sampler = sampler
-        self.accumulator = accumulator
-        self.solver = solver or HeadSolver()
-        self.traffic = traffic or Traffic()
-        self._journal = journal
-        self._eval_every = eval_every
-        self._first_round = first_round
-        self._cohort: list[str] = []
-        self._reported = Traffic()
+    registry: ClientRegistry
+    sampler: CohortSampler
+    accumulator: Accumulator
+    _: KW_ONLY
+    solver: HeadSolver = field(default_factory=HeadSolver)
+    journal: Journal | None = None
+    traffic: Traffic = field(default_factory=Traffic)
+    eval_every: int = 1
+    first_round: int = 1
+    _cohort: list[str] = field(default_factory=list, init=False)
+    _reported: Traffic = field(default_factory=Traffic, init=False)
 
     def classifier(self) -> Classifier:
         """Return the classifier of the sum so far, releasing it."""
         stats, noise = self.accumulator.release(), self.accumulator.noise
+        noise_lambda = noise.lam if noise else None
         return self.solver.solve(
-            stats,
-            last=self.sampler.done,
-            noise_lambda=noise.lam if noise else None,
+            stats, last=self.sampler.done, noise_lambda=noise_lambda
         )
 
     def evaluation_due(self, number: int) -> bool:
         """Return whether a round's classifier is to be evaluated."""
         if not self.accumulator.n:
             return False
-        every = self._eval_every
+        every = self.eval_every
         return self.sampler.done or (every > 0 and number % every == 0)
 
     def summary(self) -> None:
         """Log what is about to happen."""
-        log(
-            INFO,
-            "%s: %d clients, %d already counted",
-            type(self).__name__,
-            len(self.sampler.clients),
-            len(self.sampler.counted),
-        )
+        clients, counted = len(self.sampler.clients), len(self.sampler.counted)
+        name = type(self).__name__
+        log(INFO, "%s: %d clients, %d already counted", name, clients, counted)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterator[Message]:
         """Yield the request for this round's clients."""
         self._cohort = self.sampler.draw()
-        return self._requests(self._cohort, arrays, config)
+        content = RecordDict({"arrays": arrays, "config": config})
+        nodes = [self.registry.nodes[client] for client in self._cohort]
+        return same_request(nodes, content, STATISTICS, self.traffic)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -125,16 +112,14 @@ class Fed3R(Strategy):
         """Fold the replies into the sum as they come; return the round's metrics."""
         clients = {self.registry.nodes[client]: client for client in self._cohort}
         silent = set(self._cohort)
-        last_progress = time.monotonic()
+        progress = Progress(f"round {server_round}, clients counted")
         for reply in replies:
             node = reply.metadata.src_node_id
             client = clients.get(node) or self.registry.client_of(node)
             if client is not None:
                 silent.discard(client)
                 self._fold(client, reply)
-            if time.monotonic() - last_progress > _PROGRESS_SECONDS:
-                last_progress = time.monotonic()
-                self._log_progress(server_round)
+            progress(len(self.sampler.counted), len(self.sampler.clients))
         for client in sorted(silent):
             log(WARNING, "Client %s did not reply", client)
         self.sampler.close_round(self._cohort)
@@ -144,13 +129,9 @@ class Fed3R(Strategy):
         """Return the metrics of the last round."""
         up, down = self.traffic.since(self._reported)
         self._reported = self.traffic.copy()
-        metrics = MetricRecord(
-            {
-                "clients-counted": len(self.sampler.counted),
-                "upload-bytes": up,
-                "download-bytes": down,
-            }
-        )
+        counted = len(self.sampler.counted)
+        metrics = MetricRecord({"clients-counted": counted})
+        metrics["upload-bytes"], metrics["download-bytes"] = up, down
         if self.accumulator.num_examples is not None:
             metrics["num-examples"] = self.accumulator.num_examples
         return metrics
@@ -177,8 +158,7 @@ class Fed3R(Strategy):
     ) -> MetricRecord:
         """Ask this round's clients and fold their replies; return the metrics."""
         requests = self.configure_train(server_round, arrays, config, grid)
-        in_flight = self.registry.in_flight
-        replies = stream_replies(grid, requests, timeout=timeout, in_flight=in_flight)
+        replies = self.registry.stream_replies(grid, requests, timeout)
         return self.aggregate_train(server_round, replies)[1]
 
     def rounds(
@@ -189,7 +169,7 @@ class Fed3R(Strategy):
         Clients that are added to the sampler between two rounds are asked too.
         """
         self.summary()
-        number = self._first_round
+        number = self.first_round
         while not self.sampler.done:
             yield number, self.train_round(number, arrays, config, grid, timeout)
             number += 1
@@ -210,12 +190,12 @@ class Fed3R(Strategy):
         on who fails. ``num_rounds`` is not used.
         """
         result, config = Result(arrays=initial_arrays), train_config or ConfigRecord()
-        number = self._first_round - 1
+        number = self.first_round - 1
         for number, metrics in self.rounds(grid, initial_arrays, config, timeout):
             result.train_metrics_clientapp[number] = metrics
             if self.evaluation_due(number):
                 self._evaluate(number, result, evaluate_fn)
-        if number < self._first_round and self.accumulator.n:  # no client left to ask
+        if number < self.first_round and self.accumulator.n:  # no client left to ask
             self._evaluate(number, result, evaluate_fn)
         return result
 
@@ -227,24 +207,10 @@ class Fed3R(Strategy):
         if evaluation is not None:
             result.evaluate_metrics_serverapp[number] = evaluation
 
-    def _requests(
-        self, clients: Iterable[str], arrays: ArrayRecord, config: ConfigRecord
-    ) -> Iterator[Message]:
-        content = RecordDict({"arrays": arrays, "config": config})
-        size = count_bytes(content)
-        for client in clients:
-            self.traffic.down += size
-            yield Message(
-                content,
-                dst_node_id=self.registry.nodes[client],
-                message_type=STATISTICS,
-            )
-
     def _fold(self, client: str, reply: Message) -> None:
         """Add a client's statistics to the sum, once."""
         if reply.has_error():
-            reason = printable(reply.error.reason)
-            self._fail(LedgerEntry(client, FAILED, reason=reason))
+            self._fail(client, reply.error.reason)
             return
         self.traffic.up += count_bytes(reply.content)
         digest = ""
@@ -253,8 +219,8 @@ class Fed3R(Strategy):
             record = reply.content.array_records.get("arrays", ArrayRecord())
             contribution = self.accumulator.unpack(record)
         except ValueError as error:
-            reason = printable(f"its statistics were refused: {error}")
-            self._fail(LedgerEntry(client, REFUSED, digest, reason=reason))
+            reason = f"its statistics were refused: {error}"
+            self._fail(client, reason, REFUSED, digest)
             return
         if client in self.accumulator.contributions:
             self._skip_repeated(client, digest)
@@ -272,24 +238,23 @@ class Fed3R(Strategy):
         log(WARNING, "A reply of client %s is refused: %s", client, reason)
         self._record(LedgerEntry(client, REFUSED, digest, reason=reason))
 
-    def _fail(self, entry: LedgerEntry) -> None:
+    def _fail(
+        self, client: str, words: str | None, outcome: str = FAILED, digest: str = ""
+    ) -> None:
         """Record a reply that can't be counted; its client will be asked again."""
-        log(WARNING, "Client %s failed: %s", entry.client, entry.reason)
-        self._record(entry)
-        if entry.client not in self.accumulator.contributions:
-            self.sampler.fail(entry.client, entry.reason)
+        reason = printable(words)
+        log(WARNING, "Client %s failed: %s", client, reason)
+        self._record(LedgerEntry(client, outcome, digest, reason=reason))
+        if client not in self.accumulator.contributions:
+            self.sampler.fail(client, reason)
 
     def _record(self, entry: LedgerEntry, record: ArrayRecord | None = None) -> None:
-        if self._journal:
-            self._journal.record(entry, record)
-
-    def _log_progress(self, server_round: int) -> None:
-        counted, total = len(self.sampler.counted), len(self.sampler.clients)
-        log(INFO, "round %d: %d of %d clients counted", server_round, counted, total)
+        if self.journal:
+            self.journal.record(entry, record)
 
 
+@dataclass(eq=False)
 class FedNCM(Fed3R):
     """Fed3R with class means, the nearest-class-mean classifier, as its head."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, solver=HeadSolver("class-means"), **options)
+    solver: HeadSolver = field(default_factory=lambda: HeadSolver("class-means"))

@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from flwr.app import Error, Message
+from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
+
+from fed3r_app.wire import count_bytes
 
 # Flower's simulation scans every stored message for every node, again and again: more
 # messages at once than this make it slower, not faster.
@@ -36,6 +38,16 @@ class Traffic:
     def since(self, earlier: Traffic) -> tuple[int, int]:
         """Return the bytes up and down since an earlier moment."""
         return self.up - earlier.up, self.down - earlier.down
+
+
+def same_request(
+    nodes: Iterable[int], content: RecordDict, message_type: str, traffic: Traffic
+) -> Iterator[Message]:
+    """Yield one request for each of some nodes, and add up the bytes."""
+    size = count_bytes(content)
+    for node in nodes:
+        traffic.down += size
+        yield Message(content, dst_node_id=node, message_type=message_type)
 
 
 def stream_replies(
@@ -110,8 +122,7 @@ def _attributed_to_asked_node(reply: Message, request: Message) -> Message:
     if reply.metadata.src_node_id == request.metadata.dst_node_id:
         return reply
     reason = reply.error.reason if reply.has_error() else "another node replied"
-    error = Error(ErrorCode.NODE_UNAVAILABLE, reason)
-    return Message(error, reply_to=request)
+    return Message(Error(ErrorCode.NODE_UNAVAILABLE, reason), reply_to=request)
 
 
 def printable(words: str | None) -> str:

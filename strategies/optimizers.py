@@ -16,17 +16,7 @@ from strategies.scaffold import Scaffold
 def make_optimizer(
     name: str, *, server_lr: float, server_momentum: float, num_clients: int
 ) -> FedAvg:
-    """Return Flower's FedAvg or FedAvgM, or Scaffold.
-
-    Parameters
-    ----------
-    name : str
-        ``fedavg``, ``fedavgm`` or ``scaffold``.
-    server_lr, server_momentum : float
-        Of the server's step.
-    num_clients : int
-        K, which Scaffold needs.
-    """
+    """Return Flower's FedAvg or FedAvgM, or Scaffold, which needs K = num_clients."""
     if name == "scaffold":
         return Scaffold(num_clients, server_lr)
     if name == "fedavg" and server_lr == 1:

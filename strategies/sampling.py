@@ -134,13 +134,13 @@ class CohortSampler:
         return cohort
 
     def count(self, client: str) -> None:
-        """Note that a client's contribution is in the sum."""
+        """Record that a client's contribution is in the sum."""
         self.counted.add(client)
         self._open.discard(client)
         self.failures.pop(client, None)
 
     def fail(self, client: str, reason: str) -> None:
-        """Note why a client could not be counted."""
+        """Record why a client could not be counted."""
         self.failures[client] = reason
 
     def close_round(self, cohort: Sequence[str]) -> None:

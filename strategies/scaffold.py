@@ -19,15 +19,8 @@ class Scaffold(FedAvg):
     """Averages models and control variates uniformly over the clients of a round.
 
     With x the model, c the server's variate, S the clients of a round and K all of
-    them: x <- x + lr mean(y_i - x), c <- c + |S|/K mean(dc_i). The clients keep their
-    own c_i and send its change dc_i beside y_i.
-
-    Parameters
-    ----------
-    num_clients : int
-        K.
-    server_lr : float
-        Server's step.
+    them (``num_clients``): x <- x + server_lr mean(y_i - x), c <- c + |S|/K mean(dc_i).
+    The clients keep their own c_i and send its change dc_i beside y_i.
     """
 
     def __init__(self, num_clients: int, server_lr: float = 1.0) -> None:
@@ -54,7 +47,10 @@ class Scaffold(FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Move the model and the variate by the means of the replies."""
         good = [reply for reply in replies if not reply.has_error()]
-        changes = [_named(_take(reply, CONTROL)) for reply in good]
+        # Flower averages what is in a reply: these are not for it.
+        changes = [_named(reply.content.array_records[CONTROL]) for reply in good]
+        for reply in good:
+            del reply.content[CONTROL]
         # Flower checks the replies and averages their metrics; its mean of the models
         # is weighted by their samples, Scaffold's is not.
         arrays, metrics = super().aggregate_train(server_round, good)
@@ -71,13 +67,6 @@ class Scaffold(FedAvg):
         old = self._model[name]
         mean = np.mean([model[name] for model in models], axis=0)
         return np.asarray(old + self._server_lr * (mean - old), dtype=old.dtype)
-
-
-def _take(reply: Message, key: str) -> ArrayRecord:
-    """Return an array record that is then no longer in the reply."""
-    record = reply.content.array_records[key]
-    del reply.content[key]
-    return record
 
 
 def _named(record: ArrayRecord) -> Named:

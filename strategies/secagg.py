@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from logging import INFO, WARNING
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -15,6 +16,7 @@ from fed3r_app.core import RidgeStatistics, check_contribution
 from fed3r_app.errors import RunError
 from fed3r_app.privacy.release import round_counts
 from fed3r_app.privacy.secagg import (
+    FixedPointEncoding,
     Group,
     GroupFailed,
     IntegerStatistics,
@@ -22,86 +24,70 @@ from fed3r_app.privacy.secagg import (
 )
 from fed3r_app.privacy.secagg.fixed_point import vector_length
 from fed3r_app.progress import Progress
-from fed3r_app.runs.ledger import ACCEPTED, FAILED, LedgerEntry
+from fed3r_app.runs.ledger import ACCEPTED, LedgerEntry
 from fed3r_app.wire import count_bytes
 from fed3r_app.wire import secagg as records
-from strategies.accumulator import Accumulator
-from strategies.discovery import ClientRegistry
 from strategies.fed3r import Fed3R
-from strategies.messaging import printable, stream_replies
+from strategies.messaging import same_request
 from strategies.secagg_sampling import GroupSampler
 
+Members = Callable[[Group], Collection[int]]
 
-@dataclass(frozen=True)
-class _Stage:
-    """One of the four exchanges with a group.
 
-    Parameters
-    ----------
-    message_type : str
-        Flower's name of the request.
-    asked : callable
-        Which members of a group are asked.
-    request : callable
-        What a member is asked, given the config of a plain request.
-    take : callable
-        Notes a member's reply in the group; raises ValueError for a bad one.
-    done : callable
-        Which members have replied.
-    what : str
-        What they have done then.
-    """
+class _Stage(NamedTuple):
+    """One of the four exchanges with a group."""
 
     message_type: str
-    asked: Callable[[Group], Collection[int]]
+    # What a member is asked, given the config of a plain request.
     request: Callable[[Group, int, ConfigRecord], RecordDict]
-    take: Callable[[Group, int, RecordDict], None]
-    done: Callable[[Group], Collection[int]]
-    what: str
+    # From a member's reply to the group; ValueError for a bad one.
+    read: Callable[[RecordDict], Any]
+    take: Callable[[Group, int, Any], None]
+    done: Members  # those who have replied, and are asked next
+    what: str  # they have done then
 
 
 _STAGES = (
     _Stage(
         "query.keys",
-        asked=lambda group: group.clients,
-        request=lambda group, _, config: records.pack_attempt(group.attempt),
-        take=lambda group, i, reply: group.take_keys(i, records.read_keys(reply)),
-        done=lambda group: group.keys,
-        what="sent keys",
+        lambda group, i, config: records.pack_attempt(group.attempt),
+        records.read_keys,
+        Group.take_keys,
+        attrgetter("keys"),
+        "sent keys",
     ),
     _Stage(
         "query.share",
-        asked=lambda group: group.keys,
-        request=lambda group, i, config: records.pack_group(
+        lambda group, i, config: records.pack_group(
             group.attempt, i, group.keys, group.threshold
         ),
-        take=lambda group, i, reply: group.take_shares(i, records.read_sealed(reply)),
-        done=lambda group: group.sealed,
-        what="shared their secrets",
+        records.read_sealed,
+        Group.take_shares,
+        attrgetter("sealed"),
+        "shared their secrets",
     ),
     _Stage(
         "query.masked",
-        asked=lambda group: group.sealed,
-        request=lambda group, i, config: records.ask_masked(
+        lambda group, i, config: records.ask_masked(
             group.attempt, group.sealed_for(i), config
         ),
-        take=lambda group, i, reply: group.take_masked(i, records.read_masked(reply)),
-        done=lambda group: group.survivors,
-        what="sent a masked vector",
+        records.read_masked,
+        Group.take_masked,
+        attrgetter("survivors"),
+        "sent a masked vector",
     ),
     _Stage(
         "query.unmask",
-        asked=lambda group: group.survivors,
-        request=lambda group, _, config: records.pack_survivors(
-            group.attempt, group.survivors
-        ),
-        take=lambda group, i, reply: group.take_answer(i, records.read_answer(reply)),
-        done=lambda group: group.answers,
-        what="answered the last request",
+        lambda group, i, config: records.pack_survivors(group.attempt, group.survivors),
+        records.read_answer,
+        Group.take_answer,
+        attrgetter("answers"),
+        "answered the last request",
     ),
 )
 
 
+@dataclass(eq=False, kw_only=True)
 class SecureAggregation(Fed3R):
     """Fed3R whose round is four exchanges with groups of clients.
 
@@ -112,33 +98,21 @@ class SecureAggregation(Fed3R):
 
     Parameters
     ----------
-    registry : ClientRegistry
-        The clients and their nodes.
     sampler : GroupSampler
         Samples the groups of each round.
     accumulator : Accumulator
         The sum, before scaling, with the encoding of features as integers.
     threshold_share : float
-        Share of a group that must stay to the end.
-    options
-        See ``Fed3R``.
+        Share of a group that must stay to the end. For the others see ``Fed3R``.
     """
 
     sampler: GroupSampler
+    threshold_share: float
 
-    def __init__(
-        self,
-        registry: ClientRegistry,
-        sampler: GroupSampler,
-        accumulator: Accumulator,
-        *,
-        threshold_share: float,
-        **options: Any,
-    ) -> None:
-        super().__init__(registry, sampler, accumulator, **options)
-        assert accumulator.encoding is not None
-        self._encoding = accumulator.encoding
-        self._threshold_share = threshold_share
+    @property
+    def _encoding(self) -> FixedPointEncoding:
+        assert self.accumulator.encoding is not None
+        return self.accumulator.encoding
 
     def train_round(
         self,
@@ -153,69 +127,59 @@ class SecureAggregation(Fed3R):
         groups = [self._new_group(clients) for clients in self.sampler.groups]
         sizes = ", ".join(str(len(group.clients)) for group in groups)
         log(INFO, "round %d: groups of %s clients", server_round, sizes)
+        asked: Members = attrgetter("clients")
         for stage in _STAGES:
-            self._ask(stage, groups, config, grid, timeout)
+            members = [(group, i) for group in groups for i in asked(group)]
+            self._ask(stage, members, config, grid, timeout)
             groups = [group for group in groups if self._enough(stage, group)]
+            asked = stage.done
         for group in groups:
             self._fold_group(group)
         self.sampler.close_round(self._cohort)
         return self.round_metrics()
 
     def _new_group(self, clients: list[str]) -> Group:
-        threshold = group_threshold(len(clients), self._threshold_share)
+        threshold = group_threshold(len(clients), self.threshold_share)
         return Group(clients, threshold, vector_length(*self.accumulator.space))
 
     def _ask(
         self,
         stage: _Stage,
-        groups: list[Group],
+        members: list[tuple[Group, int]],
         config: ConfigRecord,
         grid: Grid,
         timeout: float,
     ) -> None:
-        """Ask the members of all groups one request, and take their replies."""
-        waiting = {
-            self.registry.nodes[group.clients[i]]: (group, i)
-            for group in groups
-            for i in stage.asked(group)
-        }
-        total, progress = len(waiting), Progress(stage.message_type)
-        requests = self._stage_requests(stage, dict(waiting), config)
-        in_flight = self.registry.in_flight
-        replies = stream_replies(grid, requests, timeout=timeout, in_flight=in_flight)
-        for reply in replies:
+        """Ask some members of groups one request, and take their replies."""
+        nodes = self.registry.nodes
+        waiting = {nodes[group.clients[i]]: (group, i) for group, i in members}
+
+        def requests() -> Iterator[Message]:
+            for group, i in members:
+                content = stage.request(group, i, config)
+                node = [nodes[group.clients[i]]]
+                yield from same_request(node, content, stage.message_type, self.traffic)
+
+        progress = Progress(stage.message_type)
+        for reply in self.registry.stream_replies(grid, requests(), timeout):
             group, i = waiting.pop(reply.metadata.src_node_id, (None, 0))
             if group is not None:
                 self._take(stage, group, i, reply)
-            progress(total - len(waiting), total)
+            progress(len(members) - len(waiting), len(members))
         for group, i in waiting.values():
-            self._drop(group.clients[i], f"no reply to {stage.message_type}")
-
-    def _stage_requests(
-        self,
-        stage: _Stage,
-        members: dict[int, tuple[Group, int]],
-        config: ConfigRecord,
-    ) -> Iterator[Message]:
-        for node, (group, i) in members.items():
-            content = stage.request(group, i, config)
-            self.traffic.down += count_bytes(content)
-            yield Message(content, dst_node_id=node, message_type=stage.message_type)
+            self._fail(group.clients[i], f"no reply to {stage.message_type}")
 
     def _take(self, stage: _Stage, group: Group, i: int, reply: Message) -> None:
+        """Keep a reply; a client that drops out is asked again in another group."""
         if reply.has_error():
-            self._drop(group.clients[i], printable(reply.error.reason))
+            self._fail(group.clients[i], reply.error.reason)
             return
         self.traffic.up += count_bytes(reply.content)
         try:
-            stage.take(group, i, reply.content)
+            stage.take(group, i, stage.read(reply.content))
         except ValueError as error:
             reason = f"its reply to {stage.message_type} was refused: {error}"
-            self._drop(group.clients[i], printable(reason))
-
-    def _drop(self, client: str, reason: str) -> None:
-        """Note who drops out of its group; it will be asked again in another."""
-        self._fail(LedgerEntry(client, FAILED, reason=reason))
+            self._fail(group.clients[i], reason)
 
     def _enough(self, stage: _Stage, group: Group) -> bool:
         """Return whether a group continues; else give it up."""
@@ -258,17 +222,14 @@ class SecureAggregation(Fed3R):
 
     def _unmask(self, group: Group) -> RidgeStatistics:
         """Return the exact statistics of a group's survivors, or with their noise."""
-        integers = IntegerStatistics.from_vector(
-            group.unmask(), *self.accumulator.space
-        )
+        encoding, space = self._encoding, self.accumulator.space
+        integers = IntegerStatistics.from_vector(group.unmask(), *space)
         if self.accumulator.noise:  # with noise in them, sums contradict themselves
-            return round_counts(integers, self._encoding.bits).statistics(
-                self._encoding
-            )
+            return round_counts(integers, encoding.bits).statistics(encoding)
         # What can be checked of a sum: no client's own part is known.
-        integers.check_within(self._encoding)
-        stats = integers.statistics(self._encoding)
-        check_contribution(self._encoding.scaled(stats), self.accumulator.limits)
+        integers.check_within(encoding)
+        stats = integers.statistics(encoding)
+        check_contribution(encoding.scaled(stats), self.accumulator.limits)
         return stats
 
     def _abandon(
@@ -285,7 +246,7 @@ class SecureAggregation(Fed3R):
             answered = i in group.answers
             done = "answered the last request" if answered else "is in the sum"
             said = f"lost: it {done}, but {reason}"
-            self._fail(LedgerEntry(group.clients[i], FAILED, reason=said))
+            self._fail(group.clients[i], said)
             self.sampler.give_up(group.clients[i], said)
         for i in excused:
             self.sampler.refund_attempt(group.clients[i], reason)

@@ -14,14 +14,11 @@ class GroupSampler(CohortSampler):
 
     Parameters
     ----------
-    clients : Sequence[str]
-        All clients, in an order that does not depend on the run.
     group_size : int
         Clients in a group, as near as balance allows and never under 3.
     per_round : int
-        A round has as many whole groups as fit in it, at least one; 0 means all.
-    options
-        See ``CohortSampler``.
+        A round has as many whole groups as fit in it, at least one; 0 means all. For
+        the others see ``CohortSampler``.
 
     Attributes
     ----------
@@ -60,7 +57,7 @@ class GroupSampler(CohortSampler):
         self._attempts[client] -= 1
 
     def give_up(self, client: str, reason: str) -> None:
-        """Note that a client must not be asked again, also where it comes back."""
+        """Record that a client must not be asked again, also where it comes back."""
         self._lost.add(client)
         self.fail(client, reason)
         self._attempts[client] = self._max_retries + 1

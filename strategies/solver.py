@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
+
 from fed3r_app.core import (
     HEADS,
     Classifier,
@@ -12,6 +14,7 @@ from fed3r_app.core import (
 )
 
 
+@dataclass(eq=False)
 class HeadSolver:
     """Solves a head for the statistics of each evaluation.
 
@@ -22,10 +25,8 @@ class HeadSolver:
     ----------
     head : str
         Name in ``fed3r_app.core.HEADS``.
-    ridge_lambda : float or None
-        The penalty of all classifiers; None chooses it by cross-validation.
-    normalize, intercept : bool
-        See ``HeadOptions``.
+    given : HeadOptions
+        With the penalty of all classifiers; None chooses it by cross-validation.
 
     Attributes
     ----------
@@ -34,20 +35,10 @@ class HeadSolver:
         without one.
     """
 
-    def __init__(
-        self,
-        head: str = "ridge",
-        ridge_lambda: float | None = None,
-        *,
-        normalize: bool = True,
-        intercept: bool = False,
-    ) -> None:
-        self.ridge_lambda: float | None = None
-        self._head = head
-        self._given = ridge_lambda
-        self._normalize = normalize
-        self._intercept = intercept
-        self._num_samples = 0  # of which a penalty was last chosen
+    head: str = "ridge"
+    given: HeadOptions = field(default_factory=HeadOptions)
+    ridge_lambda: float | None = field(default=None, init=False)
+    _num_samples: int = 0  # of which a penalty was last chosen
 
     def solve(
         self, stats: RidgeStatistics, *, last: bool, noise_lambda: float | None = None
@@ -64,16 +55,16 @@ class HeadSolver:
             The penalty that goes with the noise of differential privacy, which
             cross-validation would take for signal.
         """
-        if HEADS[self._head].uses_lambda:
+        if HEADS[self.head].uses_lambda:
             self.ridge_lambda = self._choose(stats, last, noise_lambda)
-        options = HeadOptions(self.ridge_lambda, self._normalize, self._intercept)
-        return solve_head(self._head, stats, options)
+        options = replace(self.given, lam=self.ridge_lambda)
+        return solve_head(self.head, stats, options)
 
     def _choose(
         self, stats: RidgeStatistics, last: bool, noise_lambda: float | None
     ) -> float:
-        if self._given is not None:
-            return self._given
+        if self.given.lam is not None:
+            return self.given.lam
         if noise_lambda is not None:
             return noise_lambda
         if self.ridge_lambda is None or last or stats.n >= 2 * self._num_samples:

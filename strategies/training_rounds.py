@@ -9,8 +9,9 @@ are averaged apart, and a round without a valid reply is an error.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import WARNING
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -23,7 +24,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from fed3r_app.errors import RunError
 from fed3r_app.wire import FIXED, RUNNING, count_bytes
 from strategies.discovery import ClientRegistry
-from strategies.messaging import printable, stream_replies
+from strategies.messaging import Traffic, printable
 from strategies.reply_checks import (
     LOSS,
     METRICS,
@@ -46,10 +47,10 @@ class TrainedRound:
     loss: float
     clients: int
     num_samples: int
-    upload_bytes: int
-    download_bytes: int
+    traffic: Traffic
 
 
+@dataclass(eq=False)
 class TrainingRounds:
     """Runs rounds of an optimiser on seeded cohorts of the clients.
 
@@ -69,32 +70,22 @@ class TrainingRounds:
         Arrays that a client needs and does not train: sent to it once.
     """
 
-    def __init__(
-        self,
-        optimizer: FedAvg,
-        registry: ClientRegistry,
-        clients: Sequence[str],
-        *,
-        per_round: int,
-        seed: int,
-        fixed: ArrayRecord | None = None,
-    ) -> None:
-        self.optimizer = optimizer
-        self._registry = registry
-        self.clients = clients
-        self._per_round = min(per_round or len(clients), len(clients))
-        self._seed = seed
-        self._fixed = fixed
-        self._have_fixed: set[int] = set()
-        self._have_trained: set[int] = set()
-        self._failures: dict[str, str] = {}
+    optimizer: FedAvg
+    registry: ClientRegistry
+    clients: Sequence[str]
+    per_round: int
+    seed: int
+    fixed: ArrayRecord | None = None
+    _have_fixed: set[int] = field(default_factory=set, init=False)
+    _have_trained: set[int] = field(default_factory=set, init=False)
+    _failures: dict[str, str] = field(default_factory=dict, init=False)
 
     def cohort(self, number: int) -> list[str]:
         """Return the clients of a round."""
-        random = np.random.default_rng([self._seed, number])
-        size, clients = self._per_round, self.clients
-        drawn = random.choice(len(clients), size, replace=False)
-        return [clients[i] for i in sorted(drawn)]
+        random, total = np.random.default_rng([self.seed, number]), len(self.clients)
+        size = min(self.per_round or total, total)
+        drawn = random.choice(total, size, replace=False)
+        return [self.clients[i] for i in sorted(drawn)]
 
     def run(
         self,
@@ -110,17 +101,16 @@ class TrainingRounds:
         nodes = self._nodes_of(cohort)
         if not nodes:
             raise self._all_failed(number, cohort)
-        offered = cast(Grid, _CohortGrid(list(nodes)))
+        # This round's nodes: Flower's strategies ask a Grid for no more.
+        offered = cast(Grid, SimpleNamespace(get_node_ids=lambda: list(nodes)))
         # Flower writes the round's number into the config it is given.
         config = ConfigRecord(dict(config.items()))
         messages = self.optimizer.configure_train(number, arrays, config, offered)
         messages = [self._complete(message, running) for message in messages]
-        down = sum(count_bytes(message.content) for message in messages)
-        at_once = self._registry.in_flight
-        replies = list(
-            stream_replies(grid, messages, timeout=timeout, in_flight=at_once)
-        )
-        good, up = self._valid_replies(replies, nodes, expected_layout(messages[0]))
+        traffic = Traffic(down=sum(count_bytes(each.content) for each in messages))
+        replies = list(self.registry.stream_replies(grid, messages, timeout))
+        expected = expected_layout(messages[0])
+        good = self._valid_replies(replies, nodes, expected, traffic)
         if not good:
             raise self._all_failed(number, cohort)
         # Flower's mean of the rest; ours of the running statistics is Flower's too.
@@ -133,13 +123,12 @@ class TrainingRounds:
             loss=read_number(metrics, LOSS),
             clients=len(good),
             num_samples=sum(num_examples(reply) for reply in good),
-            upload_bytes=up,
-            download_bytes=down,
+            traffic=traffic,
         )
 
     def _nodes_of(self, cohort: Sequence[str]) -> dict[int, str]:
         """Return the clients of a round by their nodes; who is gone has failed."""
-        known = self._registry.nodes
+        known = self.registry.nodes
         for client in cohort:
             if client not in known:
                 self._fail(client, "not connected")
@@ -157,18 +146,21 @@ class TrainingRounds:
         if running is not None:
             content[RUNNING] = running
         node = message.metadata.dst_node_id
-        if self._fixed is not None and node not in self._have_fixed:
-            content[FIXED] = self._fixed
+        if self.fixed is not None and node not in self._have_fixed:
+            content[FIXED] = self.fixed
         return Message(
             content, dst_node_id=node, message_type=message.metadata.message_type
         )
 
     def _valid_replies(
-        self, replies: Iterable[Message], nodes: dict[int, str], expected: Layout
-    ) -> tuple[list[Message], int]:
-        """Return the valid replies in the order of the clients, and all bytes."""
+        self,
+        replies: Iterable[Message],
+        nodes: dict[int, str],
+        expected: Layout,
+        traffic: Traffic,
+    ) -> list[Message]:
+        """Return the valid replies in the order of the clients; count all bytes."""
         good: dict[int, Message] = {}
-        up = 0
         for reply in replies:
             node = reply.metadata.src_node_id
             if node not in nodes:
@@ -177,7 +169,7 @@ class TrainingRounds:
                 self._have_fixed.discard(node)
                 self._fail(nodes[node], reply.error.reason)
                 continue
-            up += count_bytes(reply.content)
+            traffic.up += count_bytes(reply.content)
             self._have_fixed.add(node)
             if problem := find_problem(reply, expected):
                 self._fail(nodes[node], problem)
@@ -189,7 +181,7 @@ class TrainingRounds:
             if node not in good and client not in self._failures:
                 self._fail(client, "no reply")
         # The order of arrival must not show in the mean.
-        return [good[node] for node in nodes if node in good], up
+        return [good[node] for node in nodes if node in good]
 
     def _warn_of_lost_state(self, node: int, client: str, reply: Message) -> None:
         fresh = reply.content.metric_records[METRICS].get("fresh-control")
@@ -202,24 +194,12 @@ class TrainingRounds:
         log(WARNING, "Client %s failed: %s", client, self._failures[client])
 
 
-class _CohortGrid:
-    """Offers a round's nodes to Flower's strategies, which ask a Grid for no more."""
-
-    def __init__(self, nodes: Sequence[int]) -> None:
-        self._nodes = nodes
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return this round's nodes."""
-        return self._nodes
-
-
 def _average_running(replies: Sequence[Message]) -> ArrayRecord | None:
     """Take the running statistics out of the replies; return their mean by images."""
     contents = []
     for reply in replies:
         if RUNNING in reply.content:
+            running = reply.content.pop(RUNNING)
             metrics = reply.content.metric_records[METRICS]
-            taken = reply.content.array_records[RUNNING]
-            del reply.content[RUNNING]
-            contents.append(RecordDict({RUNNING: taken, METRICS: metrics}))
+            contents.append(RecordDict({RUNNING: running, METRICS: metrics}))
     return aggregate_arrayrecords(contents, NUM_EXAMPLES) if contents else None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from flwr.app import RecordDict
-from torch import Tensor
 
-from fed3r_app.core import Classifier, FeatureMap, Metrics
+from fed3r_app.core import Metrics
+from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.server.context import RunContext
 from fed3r_app.wire import (
     BACKBONE,
@@ -23,46 +23,27 @@ def clients_with_test_images(context: RunContext) -> list[str]:
     return [client for client in registry.clients if registry.num_test_images[client]]
 
 
-def evaluate_at_clients(
-    context: RunContext,
-    classifier: Classifier,
-    feature_map: FeatureMap,
-    backbone: dict[str, Tensor] | None = None,
-) -> Metrics | None:
+def evaluate_at_clients(context: RunContext, model: SavedModel) -> Metrics | None:
     """Return what a model gets right on the clients' test images, where they have any.
 
     Where none has, their training images are asked for, if ``client-evaluation`` is
     set; None if there is nothing to evaluate on.
-
-    Parameters
-    ----------
-    context : RunContext
-        The run.
-    classifier : Classifier
-        On mapped features.
-    feature_map : FeatureMap
-        From the backbone's features to the classifier's.
-    backbone : dict or None
-        Fine-tuned arrays of the backbone.
     """
     testers = clients_with_test_images(context)
     if context.config.dp_epsilon:  # counts of private images are without noise
         return None
     if not testers and not context.config.client_evaluation:
         return None
-    config = context.request(pack_feature_map(feature_map))
+    config = context.request(pack_feature_map(model.feature_map))
     config[ON_TEST_IMAGES] = bool(testers)
-    request = RecordDict({"arrays": pack_classifier(classifier), "config": config})
-    if backbone:
-        request[BACKBONE] = pack_arrays(backbone)
-    traffic = Traffic()
+    arrays = pack_classifier(model.classifier)
+    request = RecordDict({"arrays": arrays, "config": config})
+    if model.backbone_arrays:
+        request[BACKBONE] = pack_arrays(model.backbone_arrays)
+    registry, traffic = context.registry, Traffic()
+    clients, timeout = testers or registry.clients, context.config.round_timeout
     metrics = evaluate_on_clients(
-        context.grid,
-        context.registry,
-        testers or context.registry.clients,
-        request,
-        context.config.round_timeout,
-        traffic,
+        context.grid, registry, clients, request, timeout, traffic
     )
     context.recorder.add_costs(up=traffic.up, down=traffic.down)
     return metrics

@@ -37,14 +37,8 @@ class RunContext:
 
     Parameters
     ----------
-    config : Config
-        Its settings.
-    grid : Grid
-        Where the nodes connect.
     data : ServerData
         The images that the server can read.
-    backbone : Backbone
-        Makes the features.
     directory : RunDirectory
         Where the run is written.
     device : torch.device
@@ -128,12 +122,7 @@ class RunContext:
     ) -> EvaluationSet | None:
         """Return the test images under a feature map, where there are any.
 
-        Parameters
-        ----------
-        feature_map : FeatureMap
-            From backbone features to those that are classified.
-        features : Tensor or None
-            Features of another backbone than the run's.
+        ``features`` may be those of another backbone than the run's.
         """
         features = self.test_features if features is None else features
         if features is None:

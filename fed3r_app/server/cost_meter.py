@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fed3r_app.core import FeatureMap
 from fed3r_app.core.costs import (
     class_means_upload_bytes,
     statistics_flops,
@@ -14,7 +13,6 @@ from fed3r_app.core.costs import (
     training_flops,
 )
 from fed3r_app.core.heads import HEADS
-from fed3r_app.core.names import METHODS
 from fed3r_app.server.context import RunContext
 from fed3r_app.training.model import SoftmaxModel
 from strategies import Accumulator, Traffic, TrainedRound
@@ -29,38 +27,31 @@ class _Counted(NamedTuple):
 
 
 class StatisticsCosts:
-    """The costs of an exchange of statistics.
+    """The costs of an exchange of statistics, added to those of the run.
 
     Parameters
     ----------
     context : RunContext
         The run, whose recorder adds up the costs.
-    feature_map : FeatureMap
-        It fixes the size of the statistics.
     accumulator : Accumulator
         The clients and samples in it at the beginning were paid for before.
     traffic : Traffic
         The bytes that travel.
+    head : str
+        It fixes what the paper sends.
     """
 
     def __init__(
-        self,
-        context: RunContext,
-        feature_map: FeatureMap,
-        accumulator: Accumulator,
-        traffic: Traffic,
+        self, context: RunContext, accumulator: Accumulator, traffic: Traffic, head: str
     ) -> None:
         self._recorder = context.recorder
         self._accumulator = accumulator
         self._traffic = traffic
-        self._shape = (feature_map.dim, context.num_classes)
-        head = METHODS[context.config.method].head
         self._paper_bytes = (
             statistics_upload_bytes if HEADS[head].needs_A else class_means_upload_bytes
         )
-        self._flops_per_sample = statistics_flops(
-            1, *self._shape, context.forward_flops
-        )
+        flops = context.forward_flops
+        self._flops_per_sample = statistics_flops(1, *accumulator.space, flops)
         clients = len(accumulator.contributions)
         self._counted = _Counted(traffic.copy(), clients, accumulator.n)
 
@@ -76,7 +67,9 @@ class StatisticsCosts:
         self._recorder.add_costs(
             up=up,
             down=down,
-            paper_up=self._paper_bytes(*self._shape, now.clients - before.clients),
+            paper_up=self._paper_bytes(
+                *self._accumulator.space, now.clients - before.clients
+            ),
             flops=self._flops_per_sample * (now.samples - before.samples),
         )
 
@@ -96,16 +89,12 @@ def add_training_costs(
     b = sum(value.numel() for value in model.trainable("feat").values())
     values = trained_values(config.finetune, b, c, config.optimizer == "scaffold")
     one_way = training_bytes(values, result.clients, rounds=1)
+    n, epochs = result.num_samples, config.local_epochs
+    flops = training_flops(config.finetune, n, epochs, context.forward_flops, c)
     context.recorder.add_costs(
-        up=result.upload_bytes,
-        down=result.download_bytes,
+        up=result.traffic.up,
+        down=result.traffic.down,
         paper_up=one_way,
         paper_down=one_way,
-        flops=training_flops(
-            config.finetune,
-            result.num_samples,
-            config.local_epochs,
-            context.forward_flops,
-            c,
-        ),
+        flops=flops,
     )

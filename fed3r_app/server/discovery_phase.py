@@ -9,7 +9,6 @@ from logging import INFO
 from flwr.common.logger import log
 
 from fed3r_app.data.label_space import LabelSpace
-from fed3r_app.progress import Progress
 from fed3r_app.server.context import RunContext
 from strategies import IN_FLIGHT, ClientDiscovery, natural_key
 
@@ -27,8 +26,7 @@ def discover_clients(
     Parameters
     ----------
     context : RunContext
-        The run; its ``discovery`` and, on nodes with their own images, its
-        ``class_names`` are set.
+        Its ``discovery`` and, on nodes with their own images, ``class_names`` are set.
     with_moments : bool
         Also ask for the moments from which the kernel width is chosen.
     earlier_classes : sequence of str
@@ -47,7 +45,6 @@ def discover_clients(
         strict=config.min_clients == 0,
         # Real nodes have a machine each: all at once.
         in_flight=sys.maxsize if is_local else IN_FLIGHT,
-        progress=Progress("clients said hello"),
     )
     context.discovery.gather(config.wait_for, with_moments)
     registry = context.registry
@@ -71,19 +68,13 @@ def discover_clients(
 def admit_newcomers(context: RunContext, only: Collection[str] = ()) -> list[str]:
     """Return clients that have come since, or have come back as another node.
 
-    Parameters
-    ----------
-    context : RunContext
-        The run; the costs of their hellos are recorded.
-    only : collection of str
-        See `discover_clients`.
+    The costs of their hellos are recorded. For ``only`` see `discover_clients`.
     """
     registry = context.registry
-    up, down = registry.upload_bytes, registry.download_bytes
+    before = registry.traffic.copy()
     newcomers = set(context.discovery.admit_newcomers())
-    context.recorder.add_costs(
-        up=registry.upload_bytes - up, down=registry.download_bytes - down
-    )
+    up, down = registry.traffic.since(before)
+    context.recorder.add_costs(up=up, down=down)
     forgotten = () if only else context.state.forgotten
     left_out = {*forgotten, *_others(newcomers, only)}
     registry.leave_out(left_out)

@@ -9,7 +9,7 @@ from typing import Any
 from flwr.common.logger import log
 
 from fed3r_app.config import SECAGG, WITH_REPLACEMENT
-from fed3r_app.core import FeatureMap, Limits, RidgeStatistics
+from fed3r_app.core import FeatureMap, HeadOptions, Limits, RidgeStatistics
 from fed3r_app.core.names import METHODS
 from fed3r_app.privacy import DISTRIBUTED, SMALLEST_GROUP
 from fed3r_app.privacy.gaussian import NORM, PrivacyBudget
@@ -67,14 +67,7 @@ def make_sampler(
 ) -> CohortSampler:
     """Return what samples the clients of each round.
 
-    Parameters
-    ----------
-    context : RunContext
-        The run.
-    counted : collection of str
-        Clients that an earlier part of the run counted.
-    rounds : int
-        Rounds of that part.
+    ``counted`` are the clients of an earlier part of the run, of so many ``rounds``.
     """
     config = context.config
     clients = sorted({*context.registry.clients, *counted}, key=natural_key)
@@ -110,14 +103,11 @@ def make_accumulator(
         start = encoding.unscaled(start) if encoding else start
     else:
         start = RidgeStatistics.zeros(feature_map.dim, context.num_classes)
+    feature_range = context.backbone.feature_range
     return Accumulator(
         start.to(context.device),
         earlier.contributions if earlier else None,
-        Limits.of(
-            feature_map,
-            context.backbone.feature_range,
-            context.config.max_client_samples,
-        ),
+        Limits.of(feature_map, feature_range, context.config.max_client_samples),
         _make_noise(context, feature_map),
         encoding,
     )
@@ -132,18 +122,17 @@ def make_strategy(
 ) -> Fed3R:
     """Return a strategy with the settings of the run; for the options see ``Fed3R``."""
     config = context.config
-    options["solver"] = HeadSolver(
-        head,
-        None if config.ridge_lambda == "auto" else config.ridge_lambda,
-        normalize=config.normalize_classes,
-        intercept=config.fit_intercept,
+    lam = None if config.ridge_lambda == "auto" else config.ridge_lambda
+    given = HeadOptions(lam, config.normalize_classes, config.fit_intercept)
+    options |= {"registry": context.registry, "solver": HeadSolver(head, given)}
+    if not isinstance(sampler, GroupSampler):
+        return Fed3R(sampler=sampler, accumulator=accumulator, **options)
+    return SecureAggregation(
+        sampler=sampler,
+        accumulator=accumulator,
+        threshold_share=config.secagg_threshold,
+        **options,
     )
-    if isinstance(sampler, GroupSampler):
-        share = config.secagg_threshold
-        return SecureAggregation(
-            context.registry, sampler, accumulator, threshold_share=share, **options
-        )
-    return Fed3R(context.registry, sampler, accumulator, **options)
 
 
 def _make_noise(

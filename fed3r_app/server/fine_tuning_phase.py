@@ -7,11 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord
 from torch import Tensor
 
 from fed3r_app.core import METRICS, Classifier
-from fed3r_app.features.backbone import Backbone
 from fed3r_app.features.extraction import extract_features
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.snapshots import (
@@ -34,6 +32,7 @@ from fed3r_app.training.model import (
 )
 from fed3r_app.wire import TrainRequest, pack_arrays, unpack_arrays
 from strategies import (
+    TrainedRound,
     TrainingRounds,
     make_optimizer,
     optimizer_state,
@@ -62,16 +61,12 @@ class FineTuningPhase:
 
     Parameters
     ----------
-    context : RunContext
-        The run.
     start : InitialClassifier
         Classifier and temperature.
     model : SoftmaxModel
         What is trained.
     rounds : TrainingRounds
         The optimiser, with the clients that train.
-    settings : dict
-        What must be the same in a run that is resumed.
 
     Attributes
     ----------
@@ -85,7 +80,6 @@ class FineTuningPhase:
     start: InitialClassifier
     model: SoftmaxModel
     rounds: TrainingRounds
-    settings: dict[str, Setting]
     metrics: dict[str, float] = field(default_factory=dict)
     is_consistent: bool = True
     _trained: int = 0
@@ -97,7 +91,7 @@ class FineTuningPhase:
         cls, context: RunContext, start: InitialClassifier, earlier: Checkpoint | None
     ) -> FineTuningPhase:
         """Return the phase, ready to begin or to be resumed from a checkpoint."""
-        config = context.config
+        config, layer = context.config, start.layer
         # Which clients train does not depend on who joins or leaves meanwhile.
         clients = (earlier and earlier.clients) or context.registry.clients
         momentum = config.server_momentum
@@ -113,10 +107,12 @@ class FineTuningPhase:
             clients,
             per_round=config.per_round,
             seed=config.seed,
-            fixed=pack_arrays(start.layer) if config.finetune == "feat" else None,
+            fixed=pack_arrays(layer) if config.finetune == "feat" else None,
         )
-        settings = _training_fingerprint(context, len(clients))
-        phase = cls(context, start, _make_model(context, start), rounds, settings)
+        backbone = trainable_copy(context.backbone) if config.finetune != "lp" else None
+        weight, bias = layer[CLASSIFIER + "weight"], layer.get(CLASSIFIER + "bias")
+        model = SoftmaxModel(backbone, weight, bias)
+        phase = cls(context, start, model, rounds)
         if earlier:
             phase._resume_from(earlier)
         return phase
@@ -129,16 +125,24 @@ class FineTuningPhase:
     def run(self) -> None:
         """Train the rounds that are left."""
         context, config = self.context, self.context.config
-        request = context.request(self._request().pack())
+        fixed = digest_arrays(self.start.layer) if config.finetune == "feat" else ""
+        request = TrainRequest(
+            lr=self._lr(),
+            temperature=self.start.temperature,
+            feature_map=self.start.feature_map,
+            fixed_digest=fixed,
+            bias=self.start.has_bias,
+        )
+        train_config = context.request(request.pack())
         while self._trained < config.rounds:
-            number = self._trained + 1
+            number, running = self._trained + 1, self._running()
             admit_newcomers(context, only=self.clients)
             result = self.rounds.run(
                 context.grid,
                 number,
-                self._arrays(),
-                self._running(),
-                request,
+                pack_arrays(self._arrays()),
+                None if running is None else pack_arrays(running),
+                train_config,
                 config.round_timeout,
             )
             arrays = unpack_arrays(result.arrays)
@@ -149,34 +153,22 @@ class FineTuningPhase:
             self.is_consistent = True
             self._trained = number
             add_training_costs(context, self.model, result)
-            self._end_round(result.loss, result.clients)
+            self._end_round(result)
             save_checkpoint(context.directory.checkpoint_path, self._checkpoint())
-
-    def backbone(self) -> Backbone:
-        """Return the backbone as it is now."""
-        if not _moves_backbone(self.context):
-            return self.context.backbone
-        return tuned_backbone(self.context.backbone, self.backbone_arrays())
 
     def backbone_arrays(self) -> Named:
         """Return the backbone's trained arrays; none if it does not move."""
-        if not _moves_backbone(self.context):
+        if not self._moves_backbone:
             return {}
-        arrays: Named = dict(self.model.trainable("feat"))
-        if self.context.config.batch_norm == "train":
-            arrays |= self.model.running_statistics()
+        arrays = dict(self.model.trainable("feat")) | (self._running() or {})
         return {name: value.detach().clone() for name, value in arrays.items()}
 
     def saved_model(self) -> SavedModel:
         """Return the model as it is now."""
-        layer = self.model.classifier
-        has_bias = CLASSIFIER + "bias" in self.start.layer
-        rows = [layer.weight.detach().T]
-        if has_bias:
-            rows.append(layer.bias.detach()[None])
-        W = torch.cat(rows).double().cpu()
+        layer, has_bias = self.model.classifier, self.start.has_bias
+        rows = [layer.weight.T, layer.bias[None]] if has_bias else [layer.weight.T]
         return self.context.saved_model(
-            Classifier(W, self.start.present),
+            Classifier(torch.cat(rows).detach().double().cpu(), self.start.present),
             replace(self.start.feature_map, intercept=has_bias),
             backbone_arrays=self.backbone_arrays(),
         )
@@ -185,12 +177,12 @@ class FineTuningPhase:
         """Return the features of the test images under the backbone as it is."""
         context = self.context
         images = context.data.test_images
-        if images is None or not _moves_backbone(context):
+        if images is None or not self._moves_backbone:
             return context.test_features
         rounds, features = self._features
         if rounds != self._trained or features is None:  # a probe asks once more
             features = extract_features(
-                self.backbone(),
+                tuned_backbone(context.backbone, self.backbone_arrays()),
                 images,
                 np.arange(len(images)),
                 device=context.device,
@@ -199,16 +191,9 @@ class FineTuningPhase:
             self._features = (self._trained, features)
         return features
 
-    def _request(self) -> TrainRequest:
-        config, start = self.context.config, self.start
-        fixed = digest_arrays(start.layer) if config.finetune == "feat" else ""
-        return TrainRequest(
-            lr=self._lr(),
-            temperature=start.temperature,
-            feature_map=start.feature_map,
-            fixed_digest=fixed,
-            bias=CLASSIFIER + "bias" in start.layer,
-        )
+    @property
+    def _moves_backbone(self) -> bool:
+        return self.context.config.finetune != "lp"
 
     def _lr(self) -> float:
         config = self.context.config
@@ -218,42 +203,35 @@ class FineTuningPhase:
         table = _LR_AFTER_RANDOM if random_start else _LR_AFTER_CLOSED_FORM
         return table[config.finetune]
 
-    def _arrays(self) -> ArrayRecord:
-        return pack_arrays(dict(self.model.trainable(self.context.config.finetune)))
+    def _arrays(self) -> Named:
+        return dict(self.model.trainable(self.context.config.finetune))
 
-    def _running(self) -> ArrayRecord | None:
-        train_statistics = self.context.config.batch_norm == "train"
-        if not (train_statistics and _moves_backbone(self.context)):
-            return None
-        return pack_arrays(self.model.running_statistics())
+    def _running(self) -> Named | None:
+        """Return the running statistics, where the clients' batches move them."""
+        moves = self.context.config.batch_norm == "train" and self._moves_backbone
+        return self.model.running_statistics() if moves else None
 
-    def _end_round(self, loss: float, clients: int) -> None:
-        """Write the round down; evaluate it where that is due."""
+    def _end_round(self, result: TrainedRound) -> None:
+        """Write the round down; evaluate it where that is due and there are images."""
         config = self.context.config
         every = config.evaluation_interval(config.rounds)
-        line: dict[str, object] = {"clients_trained": clients, "train_loss": loss}
+        line: dict[str, object] = {"clients_trained": result.clients}
+        line["train_loss"] = result.loss
         if self._trained == config.rounds or (every and self._trained % every == 0):
-            self._evaluate()
+            model, features = self.saved_model(), self.test_features()
+            test = self.context.evaluation_set(model.feature_map, features)
+            if test is not None:
+                self.metrics = test.evaluate(model.classifier).values()
             line |= {"accuracy": None, **self.metrics}
         self.context.recorder.end_round({"phase": "finetune", **line})
 
-    def _evaluate(self) -> None:
-        """Evaluate the model on the test images, where there are any."""
-        model = self.saved_model()
-        evaluation_set = self.context.evaluation_set(
-            model.feature_map, self.test_features()
-        )
-        if evaluation_set is not None:
-            self.metrics = evaluation_set.evaluate(model.classifier).values()
-
     def _checkpoint(self) -> Checkpoint:
         state = optimizer_state(self.rounds.optimizer)
-        running = self._running()
         return Checkpoint(
-            arrays=dict(self.model.trainable(self.context.config.finetune)),
-            running=unpack_arrays(running) if running else {},
+            arrays=self._arrays(),
+            running=self._running() or {},
             optimizer={k: torch.from_numpy(v.copy()) for k, v in state.items()},
-            settings=self.settings,
+            settings=self._fingerprint(),
             numbers={
                 "trained": self._trained,
                 "temperature": self.start.temperature,
@@ -264,10 +242,10 @@ class FineTuningPhase:
         )
 
     def _resume_from(self, earlier: Checkpoint) -> None:
-        check_settings(earlier.settings, self.settings)
+        check_settings(earlier.settings, self._fingerprint())
         load_arrays(self.model, {**earlier.arrays, **earlier.running})
         state = {name: value.numpy() for name, value in earlier.optimizer.items()}
-        restore_optimizer(self.rounds.optimizer, self._arrays(), state)
+        restore_optimizer(self.rounds.optimizer, pack_arrays(self._arrays()), state)
         self._trained = int(earlier.numbers["trained"] or 0)
         self.metrics = {
             name: float(value)
@@ -275,27 +253,14 @@ class FineTuningPhase:
             if name in METRICS and value is not None
         }
 
-
-def _moves_backbone(context: RunContext) -> bool:
-    return context.config.finetune != "lp"
-
-
-def _make_model(context: RunContext, start: InitialClassifier) -> SoftmaxModel:
-    backbone = trainable_copy(context.backbone) if _moves_backbone(context) else None
-    weight, bias = (
-        start.layer[CLASSIFIER + "weight"],
-        start.layer.get(CLASSIFIER + "bias"),
-    )
-    return SoftmaxModel(backbone, weight, bias)
-
-
-def _training_fingerprint(context: RunContext, num_clients: int) -> dict[str, Setting]:
-    """Return what must not change between the parts of a run."""
-    run_config = context.config.to_run_config()
-    return {
-        **{key: run_config[key] for key in RESUME_KEYS},
-        "data-identity": context.data.identity,
-        "labels": json.dumps(context.class_names, ensure_ascii=False),
-        **context.backbone.spec.fingerprint(),
-        "clients": num_clients,
-    }
+    def _fingerprint(self) -> dict[str, Setting]:
+        """Return what must not change between the parts of a run."""
+        context = self.context
+        run_config = context.config.to_run_config()
+        return {
+            **{key: run_config[key] for key in RESUME_KEYS},
+            "data-identity": context.data.identity,
+            "labels": json.dumps(context.class_names, ensure_ascii=False),
+            **context.backbone.spec.fingerprint(),
+            "clients": len(self.clients),
+        }

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from logging import INFO
+from typing import NamedTuple
 
 from flwr.app import ArrayRecord
 from flwr.common.logger import log
@@ -23,8 +23,7 @@ from strategies import ClientDiscovery, CohortSampler
 _POLL_SECONDS = 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class _Answer:
+class _Answer(NamedTuple):
     """What a client sent: its statistics, the record of them, and their digest."""
 
     statistics: RidgeStatistics
@@ -77,8 +76,7 @@ def _replace(context: RunContext, run: SavedRun, client: str) -> None:
     if answer.digest == run.snapshot.contributions[client]:
         log(INFO, "Client %s has the same data as before.", client)
         return
-    names = run.snapshot.class_names
-    run.state.keep(client, answer.digest, answer.record, names)
+    run.state.keep(client, answer.digest, answer.record, run.snapshot.class_names)
     run.replace(client, old, answer.statistics, answer.digest)
     log(INFO, "The contribution of client %s is replaced.", client)
 
@@ -117,16 +115,14 @@ def _ask(context: RunContext, run: SavedRun, client: str) -> _Answer:
     config, feature_map = context.config, run.feature_map
     context.class_names = run.snapshot.class_names
     _wait_for(context, client)
-    sampler = CohortSampler(
-        [client], per_round=1, seed=0, max_retries=config.max_retries
-    )
+    retries = config.max_retries
+    sampler = CohortSampler([client], per_round=1, seed=0, max_retries=retries)
     journal = _ReplyJournal(run.state.ledger)
     accumulator = make_accumulator(context, feature_map)
     strategy = make_strategy(context, sampler, accumulator, journal=journal)
     request = context.request(pack_feature_map(feature_map))
-    for _ in strategy.rounds(
-        context.grid, ArrayRecord(), request, config.round_timeout
-    ):
+    rounds = strategy.rounds(context.grid, ArrayRecord(), request, config.round_timeout)
+    for _ in rounds:
         pass
     if sampler.missing or journal.accepted is None:
         reason = sampler.failures[client].rstrip(".")
@@ -137,21 +133,16 @@ def _ask(context: RunContext, run: SavedRun, client: str) -> _Answer:
 
 def _wait_for(context: RunContext, client: str) -> None:
     """Wait until a client is connected."""
-    config = context.config
+    timeout, retries = context.config.round_timeout, context.config.max_retries
     log(INFO, "Waiting for client %s …", client)
-    context.discovery = ClientDiscovery(
-        context.grid,
-        timeout=config.round_timeout,
-        max_retries=config.max_retries,
-        strict=False,
-    )
-    deadline = time.monotonic() + config.round_timeout
+    context.discovery = ClientDiscovery(context.grid, timeout, retries, strict=False)
+    deadline = time.monotonic() + timeout
     context.discovery.gather(0)
     while client not in context.registry.nodes:
         if time.monotonic() > deadline:
             raise RunError(
                 f"Client {client} must be connected, but is not after "
-                f"{config.round_timeout:g} s. Start its node."
+                f"{timeout:g} s. Start its node."
             )
         time.sleep(_POLL_SECONDS)
         context.discovery.admit_newcomers()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from logging import INFO, WARNING
 
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from flwr.common.logger import log
 from torch import Tensor
 
@@ -16,7 +15,7 @@ from fed3r_app.errors import RunError
 from fed3r_app.runs.snapshots import Checkpoint
 from fed3r_app.server.context import RunContext
 from fed3r_app.server.statistics_phase import Solution
-from fed3r_app.training.model import linear_layer_from, random_classifier
+from fed3r_app.training.model import CLASSIFIER, linear_layer_from, random_classifier
 from fed3r_app.wire import (
     RecordError,
     count_bytes,
@@ -24,7 +23,7 @@ from fed3r_app.wire import (
     pack_temperatures,
     read_losses,
 )
-from strategies import printable, stream_replies
+from strategies import Traffic, printable, same_request
 
 TEMPERATURE = "query.temperature"
 # Ten to the power of -3, -2.75, … 1: neighbours differ by a factor of 1.8, within which
@@ -53,24 +52,29 @@ class InitialClassifier:
     feature_map: FeatureMap
     temperature: float
 
+    @property
+    def has_bias(self) -> bool:
+        """Whether the layer has a bias."""
+        return CLASSIFIER + "bias" in self.layer
+
 
 def initial_classifier(
     context: RunContext, solution: Solution | None, earlier: Checkpoint | None
 ) -> InitialClassifier:
     """Return where the fine-tuning of a run starts.
 
-    Parameters
-    ----------
-    context : RunContext
-        The run.
-    solution : Solution or None
-        Its closed form; None for a random start.
-    earlier : Checkpoint or None
-        Of an earlier part of the run: the temperature stays what it was.
+    From its closed form; without one, from a random classifier with temperature 1. In
+    a resumed run the temperature stays what it was.
     """
+    config, d, num_classes = context.config, context.backbone.dim, context.num_classes
     if solution is None:
-        return _random_start(context)
-    temperature = context.config.temperature
+        return InitialClassifier(
+            layer=random_classifier(d, num_classes, config.fit_intercept, config.seed),
+            present=torch.ones(num_classes, dtype=torch.bool),
+            feature_map=FeatureMap(d),
+            temperature=1.0,
+        )
+    temperature = config.temperature
     if temperature == "auto" and earlier:
         temperature = float(earlier.numbers["temperature"] or 1)
     elif temperature == "auto":
@@ -89,47 +93,27 @@ def choose_temperature(context: RunContext, solution: Solution) -> float:
 
     Every client reports its sum of losses for a grid of temperatures, in one exchange.
     """
-    registry, recorder = context.registry, context.recorder
+    registry, traffic = context.registry, Traffic()
     request = context.request(pack_temperatures(solution.feature_map, _TEMPERATURES))
     arrays = pack_classifier(solution.classifier)
     content = RecordDict({"arrays": arrays, "config": request})
-
-    def requests() -> Iterator[Message]:
-        for node in registry.nodes.values():
-            recorder.add_costs(down=count_bytes(content))
-            yield Message(content, dst_node_id=node, message_type=TEMPERATURE)
-
+    requests = same_request(registry.nodes.values(), content, TEMPERATURE, traffic)
+    timeout = context.config.round_timeout
     totals = torch.zeros(len(_TEMPERATURES), dtype=torch.float64)
     answered = 0
-    for reply in stream_replies(
-        context.grid,
-        requests(),
-        timeout=context.config.round_timeout,
-        in_flight=registry.in_flight,
-    ):
+    for reply in registry.stream_replies(context.grid, requests, timeout):
         try:
             if reply.has_error():
                 raise RecordError(reply.error.reason)
-            recorder.add_costs(up=count_bytes(reply.content))
+            traffic.up += count_bytes(reply.content)
             totals += read_losses(reply.content, len(_TEMPERATURES))
             answered += 1
         except RecordError as error:
             client = registry.client_of(reply.metadata.src_node_id)
             log(WARNING, "Client %s failed: %s", client, printable(str(error)))
+    context.recorder.add_costs(up=traffic.up, down=traffic.down)
     if not answered:
         raise RunError("temperature = 'auto' needs replies, got none.")
     best = _TEMPERATURES[int(totals.argmin())]
     log(INFO, "temperature = %.3g, measured on %d clients", best, answered)
     return best
-
-
-def _random_start(context: RunContext) -> InitialClassifier:
-    """Return a random classifier; its softmax has temperature 1."""
-    d, num_classes = context.backbone.dim, context.num_classes
-    config = context.config
-    return InitialClassifier(
-        layer=random_classifier(d, num_classes, config.fit_intercept, config.seed),
-        present=torch.ones(num_classes, dtype=torch.bool),
-        feature_map=FeatureMap(d),
-        temperature=1.0,
-    )

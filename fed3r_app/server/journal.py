@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from logging import WARNING
 
 from flwr.app import ArrayRecord
@@ -20,51 +20,45 @@ from strategies import Accumulator
 _SNAPSHOT_SHARE, _SNAPSHOT_SECONDS = 0.05, 10.0
 
 
+@dataclass(eq=False)
 class RunJournal:
     """Writes down every reply, and saves the statistics now and then.
 
     Parameters
     ----------
-    context : RunContext
-        The run.
     accumulator : Accumulator
-        Its statistics.
+        The statistics of the run.
     settings : mapping
         What they depend on: a resumed run must have the same.
     costs : StatisticsCosts
         Brought up to date before a snapshot is saved.
     """
 
-    def __init__(
-        self,
-        context: RunContext,
-        accumulator: Accumulator,
-        settings: Mapping[str, Setting],
-        costs: StatisticsCosts,
-    ) -> None:
-        self._context = context
-        self._accumulator = accumulator
-        self._settings = settings
-        self._costs = costs
-        self._num_saved = len(accumulator.contributions)
+    context: RunContext
+    accumulator: Accumulator
+    settings: Mapping[str, Setting]
+    costs: StatisticsCosts
+
+    def __post_init__(self) -> None:
+        self._num_saved = len(self.accumulator.contributions)
         self._last_saved, self._save_seconds = time.monotonic(), 0.0
 
     def record(self, entry: LedgerEntry, record: ArrayRecord | None) -> None:
         """Write down what became of a reply, before it is counted."""
         self.save_if_due()  # a round may be all clients, and take hours
-        if self._accumulator.noise:  # nothing that depends on single images is kept
+        if self.accumulator.noise:  # nothing that depends on single images is kept
             # The reason of a refusal may quote a sum; an error is a client's own words.
             reason = entry.reason if entry.outcome == FAILED else ""
             entry = replace(entry, digest="", num_samples=None, reason=reason)
             record = None
-        self._context.state.record(entry, record, self._context.class_names)
+        self.context.state.record(entry, record, self.context.class_names)
 
     def save_if_due(self, *, at_once: bool = False) -> None:
         """Save the statistics if they have changed and enough time has passed."""
         pause = max(_SNAPSHOT_SECONDS, self._save_seconds / _SNAPSHOT_SHARE)
-        changed = len(self._accumulator.contributions) > self._num_saved
+        changed = len(self.accumulator.contributions) > self._num_saved
         due = at_once or time.monotonic() - self._last_saved > pause
-        if changed and due and self._accumulator.is_releasable:
+        if changed and due and self.accumulator.is_releasable:
             try:
                 self.save()
             except OSError as error:  # perhaps there is room at the end
@@ -74,15 +68,15 @@ class RunJournal:
     def save(self) -> None:
         """Save the statistics so far, with who is in them."""
         began = time.monotonic()
-        self._costs.count()
-        noise, context = self._accumulator.noise, self._context
+        self.costs.count()
+        noise, context = self.accumulator.noise, self.context
         snapshot = Snapshot(
-            self._accumulator.release(),
+            self.accumulator.release(),
             {
                 client: "" if noise else digest
-                for client, digest in sorted(self._accumulator.contributions.items())
+                for client, digest in sorted(self.accumulator.contributions.items())
             },
-            {**self._settings, **({"dp-sigma": noise.sigma} if noise else {})},
+            {**self.settings, **({"dp-sigma": noise.sigma} if noise else {})},
             context.recorder.progress(),
             context.class_names,
             tuple(sorted(context.state.forgotten)),

@@ -6,14 +6,12 @@ import gc
 import json
 
 from flwr.serverapp import Grid
-from torch import Tensor
 
 from fed3r_app.config import Config
-from fed3r_app.core import Classifier, FeatureMap
 from fed3r_app.core.names import METHODS
 from fed3r_app.errors import RunError
 from fed3r_app.runs.curves import import_matplotlib
-from fed3r_app.runs.model_file import save_model
+from fed3r_app.runs.model_file import SavedModel, save_model
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Checkpoint, Snapshot, load_checkpoint
 from fed3r_app.server.client_evaluation import (
@@ -26,11 +24,7 @@ from fed3r_app.server.fine_tuning_phase import FineTuningPhase
 from fed3r_app.server.forget_replace import forget_or_replace
 from fed3r_app.server.initial_classifier import initial_classifier
 from fed3r_app.server.quality_probe import probe
-from fed3r_app.server.statistics_phase import (
-    Solution,
-    StatisticsPhase,
-    absent_classes,
-)
+from fed3r_app.server.statistics_phase import Solution, StatisticsPhase, absent_classes
 
 
 def run(grid: Grid, config: Config) -> None:
@@ -53,6 +47,7 @@ class _Run:
         self._checkpoint: Checkpoint | None = None
         self._statistics: StatisticsPhase | None = None
         self._solution: Solution | None = None
+        self._model: SavedModel | None = None  # not yet evaluated at the clients
         self._tuning: FineTuningPhase | None = None
         self._outcome: dict[str, object] = {}
 
@@ -66,7 +61,7 @@ class _Run:
             self._evaluate,
             self._check_coverage,
             self._fine_tune,
-            self._evaluate_tuned,
+            self._evaluate,
             self._probe,
             self._finish,
         ):
@@ -110,9 +105,8 @@ class _Run:
         context.recorder = Recorder(
             context.directory, len(clients), earlier.progress if earlier else {}
         )
-        context.recorder.add_costs(
-            up=context.registry.upload_bytes, down=context.registry.download_bytes
-        )
+        traffic = context.registry.traffic
+        context.recorder.add_costs(up=traffic.up, down=traffic.down)
         self._outcome = {
             "method": config.method,
             "dataset": config.dataset,
@@ -167,18 +161,21 @@ class _Run:
             self._outcome["differential_privacy"] = noise.summary()
         if solution.feature_map.rf_dim:
             self._outcome["rf_sigma"] = solution.feature_map.rf_sigma
+        self._model = solution.model(context)
         if not self._checkpoint:  # else a fine-tuned model is there
-            model = context.saved_model(
-                solution.classifier, solution.feature_map, solution.ridge_lambda
-            )
-            save_model(context.directory.model_path, model)
+            save_model(context.directory.model_path, self._model)
 
     def _evaluate(self) -> None:
-        """Evaluate the classifier on the clients' images, where that is wanted."""
-        if self._solution:
-            self._evaluate_at_clients(
-                self._solution.classifier, self._solution.feature_map
-            )
+        """Evaluate a new model on the clients' images, where that is wanted."""
+        model, self._model = self._model, None
+        metrics = evaluate_at_clients(self._context, model) if model else None
+        if metrics is None:
+            return
+        self._outcome["client_accuracy"] = metrics.accuracy
+        if clients_with_test_images(self._context):
+            self._outcome["client_test_images"] = metrics.total
+            if self._outcome["accuracy"] is None:  # the server has no test images
+                self._outcome["accuracy"] = metrics.accuracy
 
     def _check_coverage(self) -> None:
         """End the run, its results written down, if too few clients were counted."""
@@ -205,6 +202,7 @@ class _Run:
         finally:
             if tuning.is_consistent:
                 save_model(context.directory.model_path, tuning.saved_model())
+        self._model = tuning.saved_model()
         closed_form = self._outcome.get("accuracy")
         self._outcome |= {
             "finetune": config.finetune,
@@ -216,43 +214,17 @@ class _Run:
         }
         self._outcome.pop("client_accuracy", None)  # it is of the start
 
-    def _evaluate_tuned(self) -> None:
-        """Evaluate the fine-tuned model on the clients' images."""
-        if self._tuning:
-            model = self._tuning.saved_model()
-            self._evaluate_at_clients(
-                model.classifier, model.feature_map, model.backbone_arrays
-            )
-
     def _probe(self) -> None:
         """Solve Fed3R on the fine-tuned features, and keep it where asked to."""
         if not self._tuning or not (self._config.probe or self._config.refit):
             return
         probed = probe(self._context, self._tuning)
-        self._outcome["probe_accuracy"] = (
-            probed.metrics.accuracy if probed.metrics else None
-        )
+        metrics = probed.metrics
+        self._outcome["probe_accuracy"] = metrics.accuracy if metrics else None
         if self._config.refit:
-            model = probed.model(self._tuning.saved_model())
+            model = probed.model(self._context, self._tuning.backbone_arrays())
             save_model(self._context.directory.model_path, model)
 
     def _finish(self) -> None:
         """Write the summary and the picture."""
         self._context.recorder.finish(self._outcome)
-
-    def _evaluate_at_clients(
-        self,
-        classifier: Classifier,
-        feature_map: FeatureMap,
-        backbone: dict[str, Tensor] | None = None,
-    ) -> None:
-        """Put into the summary what a model gets right on the clients' images."""
-        context = self._context
-        metrics = evaluate_at_clients(context, classifier, feature_map, backbone)
-        if metrics is None:
-            return
-        self._outcome["client_accuracy"] = metrics.accuracy
-        if clients_with_test_images(context):
-            self._outcome["client_test_images"] = metrics.total
-            if self._outcome["accuracy"] is None:  # the server has no test images
-                self._outcome["accuracy"] = metrics.accuracy

@@ -7,6 +7,7 @@ from logging import WARNING
 
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.common.logger import log
+from torch import Tensor
 
 from fed3r_app.config import SECAGG
 from fed3r_app.core import Classifier, FeatureMap, Metrics, RidgeStatistics
@@ -14,6 +15,7 @@ from fed3r_app.core.names import METHODS
 from fed3r_app.errors import RunError
 from fed3r_app.evaluation import EvaluationSet
 from fed3r_app.privacy import DISTRIBUTED
+from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.snapshots import Setting, Snapshot, check_settings
 from fed3r_app.server.context import RunContext
 from fed3r_app.server.cost_meter import StatisticsCosts
@@ -40,6 +42,14 @@ class Solution:
     ridge_lambda: float | None
     metrics: Metrics | None
 
+    def model(
+        self, context: RunContext, backbone_arrays: dict[str, Tensor] | None = None
+    ) -> SavedModel:
+        """Return the classifier with all that is needed to use it."""
+        return context.saved_model(
+            self.classifier, self.feature_map, self.ridge_lambda, backbone_arrays
+        )
+
 
 @dataclass(eq=False)
 class StatisticsPhase:
@@ -47,18 +57,12 @@ class StatisticsPhase:
 
     Parameters
     ----------
-    context : RunContext
-        The run.
     feature_map : FeatureMap
         From backbone features to those of the statistics.
     strategy : Fed3R
         Asks the clients and adds up their replies.
     journal : RunJournal
-        Writes them down, and saves the sum.
-    costs : StatisticsCosts
-        Counts what it costs.
-    evaluation_set : EvaluationSet or None
-        What classifiers are evaluated on.
+        Writes the replies down, and saves the sum.
     final : bool
         Whether to ask no client and solve what was counted: a fine-tuning that has
         begun must not start from elsewhere.
@@ -68,8 +72,7 @@ class StatisticsPhase:
     feature_map: FeatureMap
     strategy: Fed3R
     journal: RunJournal
-    costs: StatisticsCosts
-    evaluation_set: EvaluationSet | None
+    test_set: EvaluationSet | None
     final: bool = False
     _evaluated: tuple[Classifier, Metrics | None] | None = None
 
@@ -88,26 +91,22 @@ class StatisticsPhase:
         if final:
             sampler.close()
         accumulator = make_accumulator(context, feature_map, earlier)
-        traffic = Traffic()
-        costs = StatisticsCosts(context, feature_map, accumulator, traffic)
+        traffic, head = Traffic(), METHODS[context.config.method].head
+        costs = StatisticsCosts(context, accumulator, traffic, head)
         journal = RunJournal(context, accumulator, settings, costs)
-        config = context.config
+        interval = context.config.evaluation_interval
         strategy = make_strategy(
             context,
             sampler,
             accumulator,
-            METHODS[config.method].head,
+            head,
             journal=journal,
             traffic=traffic,
-            eval_every=config.evaluation_interval(
-                sampler.rounds_ahead, feature_map.dim
-            ),
+            eval_every=interval(sampler.rounds_ahead, feature_map.dim),
             first_round=rounds + 1,
         )
-        evaluation_set = context.evaluation_set(feature_map)
-        return cls(
-            context, feature_map, strategy, journal, costs, evaluation_set, final
-        )
+        test = context.evaluation_set(feature_map)
+        return cls(context, feature_map, strategy, journal, test, final)
 
     @property
     def sampler(self) -> CohortSampler:
@@ -118,13 +117,11 @@ class StatisticsPhase:
         """Ask the clients until each is counted or given up."""
         context, strategy = self.context, self.strategy
         self._admit_newcomers()
+        request = context.request(pack_feature_map(self.feature_map))
+        timeout = context.config.round_timeout
+        rounds = strategy.rounds(context.grid, ArrayRecord(), request, timeout)
         try:
-            for number, metrics in strategy.rounds(
-                context.grid,
-                ArrayRecord(),
-                context.request(pack_feature_map(self.feature_map)),
-                context.config.round_timeout,
-            ):
+            for number, metrics in rounds:
                 due = strategy.evaluation_due(number)
                 self._end_round(metrics, self._evaluate() if due else {})
                 self._admit_newcomers()
@@ -150,7 +147,7 @@ class StatisticsPhase:
         classifier, metrics = self._evaluated
         stats = accumulator.release()
         # With differential privacy the number of samples is known only now.
-        self.costs.count_samples(stats.n)
+        self.journal.costs.count_samples(stats.n)
         ridge_lambda = self.strategy.solver.ridge_lambda
         return Solution(classifier, self.feature_map, stats, ridge_lambda, metrics)
 
@@ -194,9 +191,8 @@ class StatisticsPhase:
         shortfall = self.shortfall() if self.context.config.dp_epsilon else None
         if shortfall:  # a release can't be made twice
             raise RunError(shortfall)
-        classifier, metrics = self.strategy.classifier(), None
-        if self.evaluation_set:
-            metrics = self.evaluation_set.evaluate(classifier)
+        classifier = self.strategy.classifier()
+        metrics = self.test_set.evaluate(classifier) if self.test_set else None
         self._evaluated = classifier, metrics
         values: dict[str, object] = dict(metrics.values()) if metrics else {}
         if self.strategy.solver.ridge_lambda is not None:
@@ -204,7 +200,7 @@ class StatisticsPhase:
         return values
 
     def _end_round(self, metrics: MetricRecord, evaluation: dict[str, object]) -> None:
-        self.costs.count()
+        self.journal.costs.count()
         if "num-examples" in metrics:  # not with differential privacy
             evaluation["num_samples"] = metrics["num-examples"]
         counted = metrics["clients-counted"]
@@ -229,12 +225,9 @@ def absent_classes(names: tuple[str, ...], stats: RidgeStatistics) -> list[str]:
     """Return the classes that no counted client has, with a warning."""
     absent = [names[c] for c in (stats.counts == 0).nonzero().flatten().tolist()]
     if absent:
-        log(
-            WARNING,
-            "%d classes have no images and are never predicted: %s",
-            len(absent),
-            ", ".join(absent[:10]),
-        )
+        named = ", ".join(absent[:10])
+        said = "%d classes have no images and are never predicted: %s"
+        log(WARNING, said, len(absent), named)
     return absent
 
 

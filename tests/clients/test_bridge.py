@@ -14,12 +14,11 @@ CONTEXT: Any = None  # no handler here looks at it
 
 
 def request(**config: Any) -> Any:
-    content = RecordDict(
-        {
-            "arrays": ArrayRecord({"x": Array(np.arange(3.0))}),
-            "config": ConfigRecord(config),
-        }
-    )
+    arrays = ArrayRecord({"x": Array(np.arange(3.0))})
+    return message_of(RecordDict({"arrays": arrays, "config": ConfigRecord(config)}))
+
+
+def message_of(content: RecordDict) -> Message:
     message = Message(content, dst_node_id=7, message_type="train.statistics")
     stamp(message, "the request", 1)
     return message
@@ -39,27 +38,19 @@ class Doubler(NumPyClient):
 
 def test_fit_gets_arrays_and_config_and_its_reply_has_names() -> None:
     reply = bridge.fit(Doubler(), request(lr=0.1), name_arrays)
-    arrays = reply.content.array_records["arrays"]
+    arrays, metrics = reply.content["arrays"], reply.content["metrics"]
     assert list(arrays) == ["a0", "a1"]
     assert arrays["a0"].numpy().tolist() == [0.0, 2.0, 4.0]
-    assert dict(reply.content.metric_records["metrics"]) == {
-        "num-examples": 5,
-        "lr": 0.1,
-    }
+    assert dict(metrics) == {"num-examples": 5, "lr": 0.1}
 
 
 def test_evaluate_replies_with_numbers() -> None:
-    reply = bridge.evaluate(Doubler(), request())
-    assert dict(reply.content.metric_records["metrics"]) == {
-        "num-examples": 5,
-        "loss": 0.5,
-        "correct": 4,
-    }
+    metrics = bridge.evaluate(Doubler(), request()).content["metrics"]
+    assert dict(metrics) == {"num-examples": 5, "loss": 0.5, "correct": 4}
 
 
 def test_replies_go_back_to_who_asked() -> None:
-    message = request(lr=1.0)
-    reply = bridge.fit(Doubler(), message, name_arrays)
+    reply = bridge.fit(Doubler(), request(lr=1.0), name_arrays)
     assert reply.metadata.reply_to_message_id == "the request"
     assert reply.metadata.src_node_id == 7
 
@@ -90,6 +81,4 @@ def test_a_request_without_arrays_is_an_error_reply() -> None:
     def handler(message: Message, context: Any) -> Message:
         return bridge.fit(Doubler(), message, name_arrays)
 
-    message = Message(RecordDict(), dst_node_id=7, message_type="train.statistics")
-    stamp(message, "the request", 1)
-    assert handler(message, CONTEXT).has_error()
+    assert handler(message_of(RecordDict()), CONTEXT).has_error()

@@ -105,8 +105,7 @@ def test_evaluate_reads_the_features_once() -> None:
 
 
 def test_the_loss_of_equal_scores_is_that_of_guessing() -> None:
-    present = np.ones(C, dtype=bool)
-    loss, _, _ = client(20).evaluate([np.zeros((D, C)), present], {})
+    loss, _, _ = client(20).evaluate([np.zeros((D, C)), np.ones(C, dtype=bool)], {})
     assert loss == pytest.approx(np.log(C))
 
 

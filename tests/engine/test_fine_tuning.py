@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from fed3r_app.runs.model_file import load_model
+from tests.harness.pixels import PIXELS
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +25,10 @@ def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return {"dataset": "imagefolder", "data_path": str(folder), "image_size": 64}
 
 
-def tuning(outcome: Any) -> Any:
-    return [line for line in outcome.metrics if line.get("phase") == "finetune"]
-
-
 def test_linear_probing_with_fedavg(engine: Any) -> None:
-    outcome = engine.run(
-        "lp", 4, backbone="pixels", image_size=8, finetune="lp", rounds=3
-    )
+    outcome = engine.run("lp", 4, finetune="lp", rounds=3, **PIXELS)
     assert outcome.completed, outcome.output
-    assert [line["clients_trained"] for line in tuning(outcome)] == [2, 2, 2]
+    assert [line["clients_trained"] for line in outcome.tuning] == [2, 2, 2]
     summary = outcome.summary
     # Small steps from a good start.
     assert abs(summary["accuracy"] - summary["closed_form_accuracy"]) < 0.03
@@ -52,41 +46,24 @@ def test_linear_probing_with_fedavg(engine: Any) -> None:
 def test_a_cell_of_the_matrix(
     engine: Any, few_digits: Any, method: Any, finetune: Any, optimizer: Any
 ) -> None:
-    outcome = engine.run(
-        f"{method}-{finetune}-{optimizer}",
-        4,
-        method=method,
-        finetune=finetune,
-        optimizer=optimizer,
-        rounds=2,
-        clients_per_round=0,
-        **few_digits,
-    )
+    cell = {"method": method, "finetune": finetune, "optimizer": optimizer}
+    settings = cell | few_digits | {"rounds": 2, "clients_per_round": 0}
+    outcome = engine.run("-".join(cell.values()), 4, **settings)
     assert outcome.completed, outcome.output
-    assert [line["clients_trained"] for line in tuning(outcome)] == [4, 4]
+    assert [line["clients_trained"] for line in outcome.tuning] == [4, 4]
     # No state was lost between rounds: neither classifiers nor variates.
     assert "lost" not in outcome.output and "failed" not in outcome.output
-    model = load_model(outcome.directory / "model.safetensors")
+    model = outcome.model
     assert bool(model.backbone_arrays) == (finetune != "lp")
     assert torch.isfinite(model.W).all()
 
 
 @pytest.mark.slow
 def test_the_engine_gives_the_same_bits_again_and_resumed(engine: Any) -> None:
-    settings: dict[str, Any] = {
-        "backbone": "pixels",
-        "image_size": 8,
-        "finetune": "lp",
-        "method": "none",
-        "optimizer": "fedavgm",
-        "processes": 2,
-    }
+    settings = PIXELS | {"finetune": "lp", "method": "none", "optimizer": "fedavgm"}
+    settings["processes"] = 2
     whole = engine.run("whole", 5, rounds=4, **settings)
     engine.run("parts", 5, rounds=2, **settings)
     parts = engine.run("parts", 5, rounds=4, resume=True, **settings)
     assert whole.completed and parts.completed, parts.output
-    one, other = (
-        load_model(outcome.directory / "model.safetensors").W
-        for outcome in (whole, parts)
-    )
-    assert torch.equal(one, other)
+    assert torch.equal(whole.weights, parts.weights)

@@ -5,23 +5,9 @@ from typing import Any
 
 import pytest
 
-from fed3r_app.runs.model_file import load_model
+from tests.harness.pixels import EXACT, assert_close
 
 pytestmark = pytest.mark.slow
-EXACT = {
-    "backbone": "pixels",
-    "image_size": 8,
-    "ridge_lambda": 0.5,
-    "upload_dtype": "float64",
-}
-
-
-def difference(one: Any, other: Any) -> float:
-    W, V = (
-        load_model(outcome.directory / "model.safetensors").W
-        for outcome in (one, other)
-    )
-    return float((W - V).norm() / V.norm())
 
 
 def test_a_killed_process_ends_the_run_and_a_second_run_completes_it(
@@ -45,18 +31,12 @@ def test_a_killed_process_ends_the_run_and_a_second_run_completes_it(
     assert resumed.summary["clients_counted"] == 8
     undisturbed = engine.run("undisturbed", 8, **EXACT)
     assert undisturbed.completed, undisturbed.output
-    assert difference(resumed, undisturbed) <= 1e-9
+    assert_close(resumed.weights, undisturbed.weights)
 
 
 def test_rounds_with_replacement_may_end_early(engine: Any) -> None:
-    outcome = engine.run(
-        "replacement",
-        6,
-        sampling="with-replacement",
-        statistics_rounds=2,
-        clients_per_round=2,
-        **EXACT,
-    )
+    few = {"statistics_rounds": 2, "clients_per_round": 2}
+    outcome = engine.run("few", 6, sampling="with-replacement", **few, **EXACT)
     assert outcome.completed, outcome.output
     assert outcome.summary["status"] == "partial"
     assert outcome.summary["rounds"] == 2

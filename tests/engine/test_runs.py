@@ -5,36 +5,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.harness.pixels import LAM, SIZE, assert_close, pixels, pooled
+from tests.harness.pixels import EXACT, PIXELS, assert_close, pixels, pooled
+from tests.harness.runs import FILES
 
-# No images to speak of, and as exact as can be.
-EXACT = {
-    "backbone": "pixels",
-    "image_size": SIZE,
-    "ridge_lambda": LAM,
-    "upload_dtype": "float64",
-}
-FILES = {
-    "config.json",
-    "metrics.jsonl",
-    "summary.json",
-    "curves.png",
-    "model.safetensors",
-    "statistics.safetensors",
-    "ledger.jsonl",
-    ".lock",
-}
 SUMMARY_KEYS = {
-    "method",
-    "accuracy",
-    "rounds",
-    "clients",
-    "clients_counted",
-    "ridge_lambda",
-    "upload_bytes",
-    "download_bytes",
-    "paper_upload_bytes",
-    "seconds",
+    *("method", "accuracy", "rounds", "clients", "clients_counted", "ridge_lambda"),
+    *("upload_bytes", "download_bytes", "paper_upload_bytes", "seconds"),
 }
 
 
@@ -87,21 +63,16 @@ def test_a_second_run_extracts_nothing_whatever_its_method(
 def test_any_split_and_any_cohort_give_the_pooled_solution(
     engine: Any, partition: Any, num_clients: int, kappa: Any
 ) -> None:
-    outcome = engine.run(
-        f"split-{partition}",
-        num_clients,
-        partition=partition,
-        clients_per_round=kappa,
-        **EXACT,
-    )
+    settings = EXACT | {"partition": partition, "clients-per-round": kappa}
+    outcome = engine.run(f"split-{partition}", num_clients, **settings)
     assert outcome.completed, outcome.output
     assert outcome.summary["clients_counted"] == num_clients
     assert_close(outcome.weights, pooled())
 
 
 def test_float32_factors_give_the_same_predictions(engine: Any) -> None:
-    settings = EXACT | {"upload_dtype": "float32", "client_evaluation": True}
-    outcome = engine.run("float32", 4, **settings)
+    settings = EXACT | {"upload-dtype": "float32"}
+    outcome = engine.run("float32", 4, client_evaluation=True, **settings)
     assert outcome.completed, outcome.output
     assert_close(outcome.weights, pooled(), 1e-5)
     Z, _ = pixels(part="test")
@@ -114,9 +85,7 @@ def test_float32_factors_give_the_same_predictions(engine: Any) -> None:
 
 
 def test_random_features_find_their_own_width(engine: Any) -> None:
-    outcome = engine.run(
-        "rf", 4, backbone="pixels", image_size=SIZE, method="fed3r-rf", rf_dim=300
-    )
+    outcome = engine.run("rf", 4, method="fed3r-rf", rf_dim=300, **PIXELS)
     assert outcome.completed, outcome.output
     assert outcome.summary["accuracy"] > 0.93  # 0.93 is what the pixels give
     assert outcome.model.feature_map.rf_sigma == outcome.summary["rf_sigma"]
@@ -143,16 +112,8 @@ def test_a_typo_does_not_start_a_run(engine: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "sentence"),
     [
-        (
-            "lambda",
-            {"ridge_lambda": -1},
-            "ridge-lambda must be 'auto' or a number > 0, got -1.",
-        ),
-        (
-            "path",
-            {"dataset": "imagefolder", "data_path": "/not/there"},
-            "data-path must be",
-        ),
+        ("lambda", {"ridge_lambda": -1}, "ridge-lambda must be 'auto' or a number > 0"),
+        ("path", {"dataset": "imagefolder", "data_path": "/no"}, "data-path must be"),
     ],
 )
 def test_a_wrong_setting_fails_the_run_with_a_sentence(

@@ -6,21 +6,13 @@ import pytest
 
 from fed3r_app.core import FeatureMap, RidgeStatistics
 from fed3r_app.privacy.secagg import FixedPointEncoding
-from tests.harness.pixels import SIZE, assert_same_statistics, pixels
+from tests.harness.pixels import PIXELS, SIZE, assert_same_statistics, pixels
 
 
 @pytest.mark.slow
 def test_fifty_simulated_clients_give_the_plain_sums_bit_for_bit(engine: Any) -> None:
-    outcome = engine.run(
-        "secagg",
-        50,
-        processes=2,
-        privacy="secagg",
-        partition="dirichlet",
-        clients_per_round=20,
-        backbone="pixels",
-        image_size=SIZE,
-    )
+    settings = PIXELS | {"privacy": "secagg", "partition": "dirichlet"}
+    outcome = engine.run("secagg", 50, processes=2, clients_per_round=20, **settings)
     assert outcome.completed, outcome.output
     assert outcome.summary["clients_counted"] == 50
     assert outcome.summary["rounds"] == 3  # two groups a round

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -145,9 +146,9 @@ class SpyGrid(InlineGrid):
         return self._contexts
 
     @property
-    def kinds(self) -> list[str]:
-        """The kinds of request, in the order they were first asked."""
-        return list(dict.fromkeys(kind for _, kind in self.log))
+    def asked(self) -> dict[str, int]:
+        """How often each kind of request was asked, in the order of the first ones."""
+        return dict(Counter(kind for _, kind in self.log))
 
     def of(self, kind: str, client: object = None) -> list[Exchange]:
         """Return the exchanges of a kind, of one client where named."""

@@ -8,16 +8,36 @@ from typing import Any
 
 import numpy as np
 import torch
+from flwr.app import Context, Message
 from PIL import Image
 from torch import Tensor
 
 from fed3r_app.config import Value
 from fed3r_app.core import RidgeStatistics, solve_ridge
 from tests.harness.grid import Before, SpyGrid
-from tests.harness.pixels import LAM, SIZE
+from tests.harness.pixels import LAM, SIZE, assert_close
 from tests.harness.runs import AppRuns, Outcome
 
-AtFirst = Callable[[str, Callable[[int], object]], Before]
+# Which classes the images of each node are of: none has all, some share one.
+CLINICS = {
+    "clinic-a": ("cat", "cat", "dog"),
+    "clinic-b": ("dog", "owl", "owl", "owl"),
+    "clinic-c": ("cat", "elk"),
+    "clinic-10": ("yak", "yak", "owl"),
+}
+ALL, LABELS = tuple(CLINICS), ("cat", "dog", "elk", "owl", "yak")
+
+
+def at_first(kind: str, action: Callable[[int], object]) -> Before:
+    """Return a hook that calls an action ahead of the first request of a kind."""
+    done: list[int] = []
+
+    def before(message: Message, context: Context) -> None:
+        if message.metadata.message_type == kind and not done:
+            done.append(context.node_id)
+            action(context.node_id)
+
+    return before
 
 
 class Federation:
@@ -65,6 +85,14 @@ class Federation:
         grid = grid or self.make_grid(clients, **settings)
         return self._runs.on(grid, self.run_config)
 
+    def run_with_late(
+        self, clients: Iterable[str], late: str, kind: str, **settings: Any
+    ) -> Outcome:
+        """Run the app; a node 999 comes at the first request of a kind."""
+        grid, config = self.make_grid(clients, **settings), self.node_config(late)
+        grid.before = at_first(kind, lambda _: self.connect(999, config))
+        return self.run(grid=grid)
+
     def pooled(self, folders: Iterable[Path], labels: Sequence[str]) -> Tensor:
         """Return the ridge classifier of all images in some folders, (64, C)."""
         rows, y = [], []
@@ -74,3 +102,9 @@ class Federation:
                 y.append(labels.index(path.parent.name))
         Z = torch.tensor(np.array(rows, dtype=np.float32))
         return solve_ridge(RidgeStatistics.of(Z, torch.tensor(y), len(labels)), LAM)
+
+    def assert_pooled(self, outcome: Outcome, clients: Iterable[str] = ALL) -> None:
+        """Check that a run's classifier is that of some clients' pooled images."""
+        model = outcome.model
+        folders = [self.folder(client) for client in clients]
+        assert_close(model.W, self.pooled(folders, model.class_names))

@@ -20,6 +20,8 @@ from fed3r_app.privacy.secagg import FixedPointEncoding
 
 SIZE, LAM = 8, 0.5
 PIXELS: dict[str, Any] = {"backbone": "pixels", "image-size": SIZE}
+# As exact as can be, so that a tolerance says something.
+EXACT = PIXELS | {"ridge-lambda": LAM, "upload-dtype": "float64"}
 
 
 def pixels(

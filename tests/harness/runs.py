@@ -22,6 +22,10 @@ from strategies.flower_internals import enter_run
 from tests.harness.grid import Before, Exchange, Silent, SpyGrid, Tamper
 
 COMPLETED = "finished:completed"
+FILES = {
+    *("config.json", "metrics.jsonl", "summary.json", "curves.png", ".lock"),
+    *("model.safetensors", "statistics.safetensors", "ledger.jsonl"),
+}
 
 
 @dataclass(frozen=True)

@@ -6,23 +6,9 @@ import pytest
 from flwr.app import Context, Message
 
 from fed3r_app.errors import RunError
-from tests.harness.nodes import AtFirst, Federation
+from tests.harness.nodes import ALL, LABELS, Federation, at_first
 
-LABELS = ("cat", "dog", "elk", "owl", "yak")
 STATISTICS = "train.statistics"
-
-
-@pytest.fixture
-def is_pooled(federation: Federation) -> Any:
-    """Check that a run's classifier is that of some clients' pooled images."""
-
-    def check(outcome: Any, clients: Any) -> None:
-        model = outcome.model
-        folders = [federation.folder(client) for client in clients]
-        W = federation.pooled(folders, model.class_names)
-        assert float((model.W - W).norm() / W.norm()) <= 1e-9
-
-    return check
 
 
 def keep_back(grid: Any, times: Any) -> None:
@@ -35,53 +21,42 @@ def keep_back(grid: Any, times: Any) -> None:
     grid.silent = silent
 
 
-def test_a_node_that_joins_during_the_run_takes_part(
-    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...], is_pooled: Any
-) -> None:
-    grid = federation.make_grid(clinics[:3], labels=",".join(LABELS))
-    late = federation.node_config(clinics[3])
-    grid.before = at_first(STATISTICS, lambda _: federation.connect(999, late))
-    outcome = federation.run(grid=grid)
-    is_pooled(outcome, clinics)
+def test_a_node_that_joins_during_the_run_takes_part(federation: Federation) -> None:
+    labels = ",".join(LABELS)
+    outcome = federation.run_with_late(ALL[:3], ALL[3], STATISTICS, labels=labels)
+    federation.assert_pooled(outcome)
     summary = outcome.summary
     assert summary["clients"] == summary["clients_counted"] == 4
     assert summary["rounds"] == 2
-    assert len(grid.log) == 8, "everybody is asked twice, nobody more often"
+    assert len(outcome.grid.log) == 8, "everybody is asked twice, nobody more often"
 
 
-def test_somebody_may_come_while_a_late_one_is_asked(
-    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
-) -> None:
-    grid = federation.make_grid(clinics[:2], labels=",".join(LABELS))
-    waiting = [(900 + i, federation.node_config(c)) for i, c in enumerate(clinics[2:])]
+def test_somebody_may_come_while_a_late_one_is_asked(federation: Federation) -> None:
+    grid = federation.make_grid(ALL[:2], labels=",".join(LABELS))
+    waiting = [(900 + i, federation.node_config(c)) for i, c in enumerate(ALL[2:])]
 
     def before(message: Message, context: Context) -> None:
         if message.metadata.message_type == STATISTICS and waiting:
             federation.connect(*waiting.pop())
 
     grid.before = before
-    is_pooled(federation.run(grid=grid), clinics)
+    federation.assert_pooled(federation.run(grid=grid))
 
 
 def test_a_late_node_with_another_class_is_left_out_by_name(
-    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...], is_pooled: Any
+    federation: Federation,
 ) -> None:
-    grid = federation.make_grid(clinics[:3])
-    late = federation.node_config("clinic-10")  # the only one with a yak
-    grid.before = at_first(STATISTICS, lambda _: federation.connect(999, late))
-    outcome = federation.run(grid=grid)
-    is_pooled(outcome, clinics[:3])
+    late = "clinic-10"  # the only one with a yak
+    outcome = federation.run_with_late(ALL[:3], late, STATISTICS)
+    federation.assert_pooled(outcome, ALL[:3])
     assert "got 'yak'" in outcome.summary["refused"]["clinic-10"]
 
 
-def test_resuming_takes_it_in_with_its_class(
-    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
-) -> None:
-    federation.run(clinics[:3])
-    outcome = federation.run(clinics, resume=True)
-    is_pooled(outcome, clinics)
-    kinds = [kind for _, kind in federation.grid.log]
-    assert kinds.count(STATISTICS) == 1, "only the new one is asked"
+def test_resuming_takes_it_in_with_its_class(federation: Federation) -> None:
+    federation.run(ALL[:3])
+    outcome = federation.run(ALL, resume=True)
+    federation.assert_pooled(outcome)
+    assert federation.grid.asked[STATISTICS] == 1, "only the new one is asked"
 
 
 def test_a_part_of_a_data_set_may_come_later_too(federation: Federation) -> None:
@@ -97,40 +72,37 @@ def test_a_part_of_a_data_set_may_come_later_too(federation: Federation) -> None
 
 
 def test_the_flops_of_the_average_client_do_not_show_who_came_when(
-    federation: Federation, clinics: tuple[str, ...]
+    federation: Federation,
 ) -> None:
     labels = ",".join(LABELS)
-    whole = federation.run(clinics, run_name="whole", labels=labels)
-    federation.run(clinics[:3], labels=labels)
-    parts = federation.run(clinics, resume=True, labels=labels)
+    whole = federation.run(ALL, run_name="whole", labels=labels)
+    federation.run(ALL[:3], labels=labels)
+    parts = federation.run(ALL, resume=True, labels=labels)
     flops = [one.summary["flops_per_client"] for one in (whole, parts)]
     assert flops[0] == pytest.approx(flops[1], rel=1e-12)
 
 
 def test_resuming_keeps_the_classes_of_those_who_are_gone(
-    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
+    federation: Federation,
 ) -> None:
-    federation.run(clinics)
+    federation.run(ALL)
     outcome = federation.run(["clinic-a"], resume=True)
     assert outcome.model.class_names == LABELS
-    is_pooled(outcome, clinics)
+    federation.assert_pooled(outcome)
 
 
 def test_a_late_node_under_a_name_that_is_taken_is_left_out(
-    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...], is_pooled: Any
+    federation: Federation,
 ) -> None:
-    grid = federation.make_grid(clinics)
-    twin = federation.node_config("clinic-b")
-    grid.before = at_first(STATISTICS, lambda _: federation.connect(999, twin))
-    outcome = federation.run(grid=grid)
-    is_pooled(outcome, clinics)
+    outcome = federation.run_with_late(ALL, "clinic-b", STATISTICS)
+    federation.assert_pooled(outcome)
     assert any("unique" in why for why in outcome.summary["refused"].values())
 
 
 def test_a_node_that_is_started_anew_is_asked_under_its_new_id(
-    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...], is_pooled: Any
+    federation: Federation,
 ) -> None:
-    grid = federation.make_grid(clinics, clients_per_round=1)
+    grid = federation.make_grid(ALL, clients_per_round=1)
     restarted = []
 
     def restart(node: Any) -> None:
@@ -139,7 +111,7 @@ def test_a_node_that_is_started_anew_is_asked_under_its_new_id(
         restarted.append(other)
 
     grid.before = at_first(STATISTICS, restart)
-    is_pooled(federation.run(grid=grid), clinics)
+    federation.assert_pooled(federation.run(grid=grid))
     assert restarted
     asked = [node for node, kind in grid.log if kind == STATISTICS]
     assert 999 in asked
@@ -147,9 +119,9 @@ def test_a_node_that_is_started_anew_is_asked_under_its_new_id(
 
 
 def test_a_node_that_restarts_between_hello_and_hello_is_one_client(
-    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
+    federation: Federation,
 ) -> None:
-    grid = federation.make_grid(clinics, wait_for=4)
+    grid = federation.make_grid(ALL, wait_for=4)
     last = max(grid.get_node_ids())
 
     def restart(message: Message, context: Context) -> None:
@@ -158,40 +130,25 @@ def test_a_node_that_restarts_between_hello_and_hello_is_one_client(
             federation.restart(min(grid.get_node_ids()), 999)
 
     grid.before = restart
-    is_pooled(federation.run(grid=grid), clinics)
+    federation.assert_pooled(federation.run(grid=grid))
 
 
-def test_a_straggler_is_asked_again(
-    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
-) -> None:
-    grid = federation.make_grid(clinics, round_timeout=0.5)
+def test_a_straggler_is_asked_again(federation: Federation) -> None:
+    grid = federation.make_grid(ALL, round_timeout=0.5)
     keep_back(grid, 1)
-    is_pooled(federation.run(grid=grid), clinics)
+    federation.assert_pooled(federation.run(grid=grid))
 
 
-def test_a_node_that_stays_silent_is_named(
-    federation: Federation, clinics: tuple[str, ...]
-) -> None:
-    grid = federation.make_grid(clinics, round_timeout=0.3, max_retries=1)
+def test_a_node_that_stays_silent_is_named(federation: Federation) -> None:
+    grid = federation.make_grid(ALL, round_timeout=0.3, max_retries=1)
     keep_back(grid, 9)
     with pytest.raises(RunError, match=r"3 of 4 clients .* clinic-a.*no reply"):
         federation.run(grid=grid)
 
 
-def test_with_min_clients_a_silent_node_is_done_without(
-    federation: Federation, clinics: tuple[str, ...], is_pooled: Any
-) -> None:
-    grid = federation.make_grid(
-        clinics, round_timeout=0.3, max_retries=1, min_clients=3
-    )
+def test_with_min_clients_a_silent_node_is_done_without(federation: Federation) -> None:
+    grid = federation.make_grid(ALL, round_timeout=0.3, max_retries=1, min_clients=3)
     keep_back(grid, 9)
     outcome = federation.run(grid=grid)
-    is_pooled(outcome, clinics[1:])
+    federation.assert_pooled(outcome, ALL[1:])
     assert outcome.summary["missing_clients"] == ["clinic-a"]
-
-
-def test_too_few_nodes_end_in_a_sentence(
-    federation: Federation, clinics: tuple[str, ...]
-) -> None:
-    with pytest.raises(RunError, match=r"Only 3 of 4 expected .* wait-for"):
-        federation.run(clinics[:3], wait_for=4, round_timeout=0.5)

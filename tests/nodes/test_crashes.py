@@ -18,11 +18,9 @@ from fed3r_app.errors import RunError
 from fed3r_app.files import tensors, write_atomically
 from fed3r_app.runs import ledger
 from fed3r_app.runs.snapshots import load_snapshot
-from tests.harness.nodes import Federation
+from tests.harness.nodes import ALL, LABELS, Federation
 from tests.harness.runs import Outcome
 
-ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
-LABELS = ("cat", "dog", "elk", "owl", "yak")
 KILLED = 99
 # One client a round and a save after each: as many moments as there can be.
 SLOWLY: dict[str, Any] = {"clients_per_round": 1, "keep_contributions": True}
@@ -63,24 +61,25 @@ def dies_at(moment: Any, folder: Path, action: Any) -> Any:
     return process.exitcode == 0
 
 
-def assert_is_run_of(federation: Federation, directory: Path, clients: Any) -> None:
-    model = Outcome(directory).model
-    W = federation.pooled([federation.folder(client) for client in clients], LABELS)
-    assert float((model.W - W).norm() / W.norm()) <= 1e-9
-    sums = Outcome(directory).snapshot
-    assert sorted(sums.contributions) == sorted(clients)
+def assert_is_run_of(
+    federation: Federation, directory: Path, clients: Any = ALL
+) -> None:
+    outcome = Outcome(directory)
+    assert outcome.model.class_names == LABELS
+    federation.assert_pooled(outcome, clients)
+    assert sorted(outcome.snapshot.contributions) == sorted(clients)
     assert fed3r(["audit", str(directory)]) == 0
     assert [path.name for path in directory.glob(".*")] in ([], [".lock"])
 
 
-def begin_or_go_on(federation: Federation, **settings: Any) -> Any:
+def begin_or_resume(federation: Federation, **settings: Any) -> Any:
     """Run, or resume where there is something to resume."""
     resume = (federation.home / "runs" / "it" / "config.json").exists()
     return federation.run(ALL, resume=resume, **SLOWLY, **settings).directory
 
 
-def asked_for_statistics(federation: Federation) -> Any:
-    return [node for node, kind in federation.grid.log if kind == "train.statistics"]
+def num_asked(federation: Federation) -> int:
+    return federation.grid.asked.get("train.statistics", 0)
 
 
 # Every moment is one run more; those of the slow part are all there are.
@@ -89,29 +88,28 @@ MANY = [moment for moment in range(1, 60) if moment not in FEW]
 
 
 @pytest.mark.parametrize(
-    "moment",
-    [*FEW, *(pytest.param(moment, marks=pytest.mark.slow) for moment in MANY)],
+    "moment", [*FEW, *(pytest.param(moment, marks=pytest.mark.slow) for moment in MANY)]
 )
 def test_a_run_killed_at_any_moment_goes_on(
     federation: Federation, moment: Any
 ) -> None:
     folder = federation.home / "runs" / "it"
-    dies_at(moment, folder, lambda: begin_or_go_on(federation) and None)
+    dies_at(moment, folder, lambda: begin_or_resume(federation) and None)
     saved = folder / "statistics.safetensors"
     counted = load_snapshot(saved).contributions if saved.exists() else {}
-    directory = begin_or_go_on(federation)
-    assert len(asked_for_statistics(federation)) == 4 - len(counted)
-    assert_is_run_of(federation, directory, ALL)
+    directory = begin_or_resume(federation)
+    assert num_asked(federation) == 4 - len(counted)
+    assert_is_run_of(federation, directory)
 
 
 def test_it_may_be_killed_again_and_again(federation: Federation) -> None:
     folder = federation.home / "runs" / "it"
     for moment in range(9, 40):  # a little later each time
-        if dies_at(moment, folder, lambda: begin_or_go_on(federation) and None):
+        if dies_at(moment, folder, lambda: begin_or_resume(federation) and None):
             break
     else:
         raise AssertionError("It never came to an end.")
-    assert_is_run_of(federation, folder, ALL)
+    assert_is_run_of(federation, folder)
 
 
 @pytest.mark.parametrize("moment", range(1, 12))
@@ -141,7 +139,7 @@ def test_replacing_killed_at_any_moment_is_done_by_asking_again(
 
     dies_at(moment, directory, change)
     change()
-    assert_is_run_of(federation, directory, ALL)
+    assert_is_run_of(federation, directory)
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -167,10 +165,10 @@ def test_a_full_disk_ends_in_a_sentence_and_nothing_is_lost(
     with monkeypatch.context() as patch:
         fill_disk(patch, name)
         with pytest.raises(RunError, match="No space left on device") as caught:
-            begin_or_go_on(federation)
+            begin_or_resume(federation)
         assert len(str(caught.value).splitlines()) == 1
-    directory = begin_or_go_on(federation)
-    assert_is_run_of(federation, directory, ALL)
+    directory = begin_or_resume(federation)
+    assert_is_run_of(federation, directory)
 
 
 def test_a_disk_that_is_full_for_a_while_only_costs_a_warning(
@@ -185,7 +183,7 @@ def test_a_disk_that_is_full_for_a_while_only_costs_a_warning(
         write(path, data)
 
     monkeypatch.setattr(tensors, "write_atomically", full_twice)
-    assert_is_run_of(federation, begin_or_go_on(federation), ALL)
+    assert_is_run_of(federation, begin_or_resume(federation))
     assert not left[0]
 
 
@@ -198,8 +196,8 @@ def test_a_ledger_that_can_not_be_written_ends_the_run(
     with monkeypatch.context() as patch:
         patch.setattr(ledger, "append_line", full)
         with pytest.raises(RunError, match=r"The ledger .* No space left on device"):
-            begin_or_go_on(federation)
-    assert_is_run_of(federation, begin_or_go_on(federation), ALL)
+            begin_or_resume(federation)
+    assert_is_run_of(federation, begin_or_resume(federation))
 
 
 def damage(path: Path, how: Any) -> None:
@@ -213,22 +211,22 @@ def damage(path: Path, how: Any) -> None:
 def test_a_damaged_snapshot_falls_back_to_the_one_before(
     federation: Federation, how: Any
 ) -> None:
-    directory = begin_or_go_on(federation)
+    directory = begin_or_resume(federation)
     earlier = load_snapshot(directory / "statistics.earlier.safetensors")
     missing = 4 - len(earlier.contributions)
     damage(directory / "statistics.safetensors", how)
-    begin_or_go_on(federation)
-    assert len(asked_for_statistics(federation)) == missing
-    assert_is_run_of(federation, directory, ALL)
+    begin_or_resume(federation)
+    assert num_asked(federation) == missing
+    assert_is_run_of(federation, directory)
 
 
 def test_without_any_whole_snapshot_all_are_asked_again(federation: Federation) -> None:
-    directory = begin_or_go_on(federation)
+    directory = begin_or_resume(federation)
     for name in ("statistics", "statistics.earlier"):
         damage(directory / f"{name}.safetensors", "cut")
-    begin_or_go_on(federation)
-    assert len(asked_for_statistics(federation)) == 4
-    assert_is_run_of(federation, directory, ALL)
+    begin_or_resume(federation)
+    assert num_asked(federation) == 4
+    assert_is_run_of(federation, directory)
     outcomes = [e.outcome for e in Outcome(directory).ledger]
     assert outcomes.count("lost") == 4
 
@@ -236,21 +234,21 @@ def test_without_any_whole_snapshot_all_are_asked_again(federation: Federation) 
 def test_nobody_is_left_out_unsaid_when_all_snapshots_are_damaged(
     federation: Federation,
 ) -> None:
-    directory = begin_or_go_on(federation)
+    directory = begin_or_resume(federation)
     assert fed3r(["forget", str(directory), "clinic-a"]) == 0
     damage(directory / "statistics.safetensors", "cut")
     with pytest.raises(RunError, match=r"2 of 3 clients .* missing: clinic-b"):
         federation.run(["clinic-a", "clinic-c", "clinic-10"], resume=True, **SLOWLY)
-    begin_or_go_on(federation)
+    begin_or_resume(federation)
     assert_is_run_of(federation, directory, [c for c in ALL if c != "clinic-a"])
 
 
 def test_a_ledger_that_is_lost_does_not_change_the_sums(federation: Federation) -> None:
-    directory = begin_or_go_on(federation)
+    directory = begin_or_resume(federation)
     (directory / "ledger.jsonl").write_text("no line\nof a ledger\n")
     with pytest.raises(RunError, match="move it away: the statistics say who is"):
-        begin_or_go_on(federation)
+        begin_or_resume(federation)
     (directory / "ledger.jsonl").unlink()
-    begin_or_go_on(federation)
-    assert not asked_for_statistics(federation)
-    assert_is_run_of(federation, directory, ALL)
+    begin_or_resume(federation)
+    assert not num_asked(federation)
+    assert_is_run_of(federation, directory)

@@ -8,7 +8,8 @@ import torch
 from PIL import Image
 
 from fed3r_app.errors import RunError
-from tests.harness.nodes import Federation
+from tests.harness.nodes import ALL, Federation
+from tests.harness.pixels import assert_close
 
 PARTS: dict[str, dict[str, tuple[str, ...]]] = {
     "clinic-x": {"train": ("cat", "cat", "dog"), "test": ("dog",) * 9},
@@ -48,43 +49,41 @@ def test_the_nodes_test_images_are_counted_together(parted: Federation) -> None:
 
 def test_three_exchanges_are_all_it_takes(parted: Federation) -> None:
     parted.run(PARTS)
-    kinds = [kind for _, kind in parted.grid.log]
-    assert kinds.count("query.hello") == kinds.count("train.statistics") == 3
-    assert kinds.count("evaluate.statistics") == 2, "only nodes with test images"
+    # Only nodes with test images evaluate.
+    kinds = ("query.hello", "train.statistics", "evaluate.statistics")
+    assert parted.grid.asked == dict(zip(kinds, (3, 3, 2), strict=True))
 
 
 def test_test_images_are_not_trained_on(parted: Federation) -> None:
     outcome = parted.run(PARTS)
     train = [parted.folder(client) / "train" for client in PARTS]
     W = parted.pooled(train, ["cat", "dog", "owl"])
-    assert float((outcome.model.W - W).norm() / W.norm()) <= 1e-9
+    assert_close(outcome.model.W, W)
     assert outcome.summary["num_samples"] == 7
 
 
-def test_a_folder_at_the_server_gives_an_accuracy_too(
-    federation: Federation, clinics: tuple[str, ...]
-) -> None:
+def test_a_folder_at_the_server_gives_an_accuracy_too(federation: Federation) -> None:
     held_out = federation.home / "held-out"
     federation.add_images(held_out, ("cat", "yak", "owl", "elk"))
-    outcome = federation.run(clinics, data_path=str(held_out))
+    outcome = federation.run(ALL, data_path=str(held_out))
     correct, total = count_correct(outcome.model, [held_out])
     assert outcome.summary["accuracy"] == correct / total
 
 
 def test_test_images_of_a_class_that_nobody_has_are_refused(
-    federation: Federation, clinics: tuple[str, ...]
+    federation: Federation,
 ) -> None:
     held_out = federation.home / "held-out"
     federation.add_images(held_out, ("newt",))
     with pytest.raises(RunError, match=r"test images.*'newt'"):
-        federation.run(clinics, data_path=str(held_out))
+        federation.run(ALL, data_path=str(held_out))
 
 
 def test_without_test_images_the_training_images_are_asked_for_only_on_request(
-    federation: Federation, clinics: tuple[str, ...]
+    federation: Federation,
 ) -> None:
-    plain = federation.run(clinics).summary
-    asked = federation.run(clinics, client_evaluation=True, run_name="asked").summary
+    plain = federation.run(ALL).summary
+    asked = federation.run(ALL, client_evaluation=True, run_name="asked").summary
     assert "client_accuracy" not in plain
     assert asked["client_accuracy"] == 1.0
     assert asked["accuracy"] is None, "those images are not held out"

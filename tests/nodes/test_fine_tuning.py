@@ -2,45 +2,37 @@
 
 from typing import Any
 
-import pytest
 import torch
 
-from tests.harness.nodes import AtFirst, Federation
+from tests.harness.nodes import ALL, LABELS, Federation, at_first
 
-LABELS = "cat,dog,elk,owl,yak"
-LP: dict[str, Any] = {"finetune": "lp", "lr": 0.01, "labels": LABELS, "max_retries": 0}
-
-
-@pytest.fixture
-def asked(federation: Federation) -> Any:
-    """Return how often each kind of request was asked in the last run."""
-
-    def count() -> Any:
-        kinds = [kind for _, kind in federation.grid.log]
-        return {kind: kinds.count(kind) for kind in kinds}
-
-    return count
+LP: dict[str, Any] = {
+    "finetune": "lp",
+    "lr": 0.01,
+    "labels": ",".join(LABELS),
+    "max_retries": 0,
+}
 
 
 def test_who_comes_between_two_parts_is_not_in_the_fine_tuning(
-    federation: Federation, clinics: tuple[str, ...], asked: Any
+    federation: Federation,
 ) -> None:
-    first = clinics[:3]
+    first = ALL[:3]
     whole = federation.run(first, run_name="whole", rounds=2, **LP)
     federation.run(first, rounds=1, **LP)
-    outcome = federation.run(clinics, rounds=2, resume=True, **LP)
+    outcome = federation.run(ALL, rounds=2, resume=True, **LP)
     assert torch.equal(outcome.model.W, whole.model.W)
-    assert asked() == {"query.hello": 4, "train": 3}
+    assert federation.grid.asked == {"query.hello": 4, "train": 3}
     assert outcome.summary["clients"] == 3
     assert outcome.summary["status"] == "complete"
 
 
 def test_a_client_that_is_gone_when_the_fine_tuning_goes_on_is_done_without(
-    federation: Federation, clinics: tuple[str, ...], asked: Any
+    federation: Federation,
 ) -> None:
-    federation.run(clinics, rounds=1, **LP)
-    outcome = federation.run(clinics[1:], rounds=2, resume=True, **LP)
-    assert asked() == {"query.hello": 3, "train": 3}
+    federation.run(ALL, rounds=1, **LP)
+    outcome = federation.run(ALL[1:], rounds=2, resume=True, **LP)
+    assert federation.grid.asked == {"query.hello": 3, "train": 3}
     assert outcome.summary["clients"] == 4
 
 
@@ -48,10 +40,10 @@ ONE_BY_ONE: dict[str, Any] = LP | {"clients_per_round": 1, "rounds": 12}
 
 
 def test_a_node_that_is_started_anew_trains_on_under_its_new_id(
-    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...]
+    federation: Federation,
 ) -> None:
-    whole = federation.run(clinics, run_name="whole", **ONE_BY_ONE)
-    grid = federation.make_grid(clinics, **ONE_BY_ONE)
+    whole = federation.run(ALL, run_name="whole", **ONE_BY_ONE)
+    grid = federation.make_grid(ALL, **ONE_BY_ONE)
 
     def restart(node: Any) -> None:
         for number, other in enumerate(list(grid.get_node_ids())):
@@ -65,15 +57,10 @@ def test_a_node_that_is_started_anew_trains_on_under_its_new_id(
     assert sum(node >= 900 for node in trained) == 3
 
 
-def test_who_joins_a_fine_tuning_is_not_asked_to_train(
-    federation: Federation, at_first: AtFirst, clinics: tuple[str, ...]
-) -> None:
-    first = clinics[:3]
+def test_who_joins_a_fine_tuning_is_not_asked_to_train(federation: Federation) -> None:
+    first = ALL[:3]
     whole = federation.run(first, run_name="whole", **ONE_BY_ONE)
-    grid = federation.make_grid(first, **ONE_BY_ONE)
-    late = federation.node_config(clinics[3])
-    grid.before = at_first("train", lambda _: federation.connect(999, late))
-    outcome = federation.run(grid=grid)
+    outcome = federation.run_with_late(first, ALL[3], "train", **ONE_BY_ONE)
     assert torch.equal(outcome.model.W, whole.model.W)
-    assert [kind for node, kind in grid.log if node == 999] == ["query.hello"]
+    assert [kind for node, kind in outcome.grid.log if node == 999] == ["query.hello"]
     assert outcome.summary["clients"] == 3

@@ -3,12 +3,12 @@
 import json
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from flwr.app import Context, Message
 
 from fed3r_app.cli import main as fed3r
 from fed3r_app.errors import RunError
@@ -16,37 +16,29 @@ from fed3r_app.runs.contributions import contribution_path, save_contribution
 from fed3r_app.runs.model_file import load_model, save_model
 from fed3r_app.runs.snapshots import save_snapshot
 from fed3r_app.wire import pack_statistics
-from tests.harness.nodes import Federation
+from tests.harness.nodes import ALL, LABELS, Federation, at_first
 from tests.harness.runs import Outcome
-
-ALL = ("clinic-10", "clinic-a", "clinic-b", "clinic-c")
-LABELS = ("cat", "dog", "elk", "owl", "yak")
 
 
 def without(*clients: Any) -> Any:
     return [client for client in ALL if client not in clients]
 
 
-def assert_model_of(
-    federation: Federation, directory: Path, clients: Any, labels: Any = LABELS
-) -> None:
+def assert_model_of(federation: Federation, directory: Path, clients: Any) -> None:
     """Check that the model is that of a run that only ever had these clients."""
     model = Outcome(directory).model
-    assert model.class_names == tuple(labels)
-    W = federation.pooled([federation.folder(client) for client in clients], labels)
-    assert float((model.W - W).norm() / W.norm()) <= 1e-9
+    assert model.class_names == LABELS
+    federation.assert_pooled(Outcome(directory), clients)
     assert not model.W[:, ~model.present].any()
 
 
-def history(directory: Path) -> Any:
-    entries = Outcome(directory).ledger
-    return [(entry.client, entry.outcome) for entry in entries]
+def last_entry(directory: Path) -> Any:
+    entry = Outcome(directory).ledger[-1]
+    return entry.client, entry.outcome
 
 
-def asked(federation: Federation) -> Any:
-    """Return how often each kind of request was asked."""
-    kinds = [kind for _, kind in federation.grid.log]
-    return {kind: kinds.count(kind) for kind in kinds}
+def audit(directory: Path) -> int:
+    return fed3r(["audit", str(directory)])
 
 
 def resume(federation: Federation, clients: Any, **settings: Any) -> Any:
@@ -61,10 +53,10 @@ def test_forgetting_a_kept_contribution_is_never_having_had_it(
     shutil.rmtree(federation.folder(client))  # it need not be there
     assert fed3r(["forget", str(directory), client]) == 0
     assert_model_of(federation, directory, without(client))
-    assert history(directory)[-1] == (client, "forgotten")
+    assert last_entry(directory) == (client, "forgotten")
     assert client not in Outcome(directory).snapshot.contributions
     assert len(list((directory / "contributions").iterdir())) == 3
-    assert fed3r(["audit", str(directory)]) == 0
+    assert audit(directory) == 0
 
 
 def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(
@@ -74,9 +66,9 @@ def test_a_client_whose_contribution_was_not_kept_is_asked_once_more(
     assert not (directory / "contributions").exists()
     assert fed3r(["forget", str(directory), "clinic-b"]) == 1  # it must be asked
     resume(federation, ALL, forget="clinic-b")
-    assert asked(federation)["train.statistics"] == 1
+    assert federation.grid.asked["train.statistics"] == 1
     assert_model_of(federation, directory, without("clinic-b"))
-    assert fed3r(["audit", str(directory)]) == 0
+    assert audit(directory) == 0
 
 
 def test_a_client_that_has_other_data_by_now_is_not_forgotten(
@@ -86,10 +78,10 @@ def test_a_client_that_has_other_data_by_now_is_not_forgotten(
     federation.add_images(federation.folder("clinic-b"), ["owl"], seed=1)
     with pytest.raises(RunError, match=r"Client clinic-b must have the data .*digest"):
         resume(federation, ALL, forget="clinic-b")
-    assert history(directory)[-1] == ("clinic-b", "refused")
+    assert last_entry(directory) == ("clinic-b", "refused")
     assert "clinic-b" in Outcome(directory).snapshot.contributions
     assert Outcome(directory).summary["clients_counted"] == 4
-    assert fed3r(["audit", str(directory)]) == 0
+    assert audit(directory) == 0
 
 
 def test_who_is_forgotten_is_not_asked_again_unless_admitted(
@@ -98,14 +90,14 @@ def test_who_is_forgotten_is_not_asked_again_unless_admitted(
     directory = federation.run(ALL, keep_contributions=True).directory
     fed3r(["forget", str(directory), "clinic-a"])
     resume(federation, ALL, keep_contributions=True)
-    assert "train.statistics" not in asked(federation)
+    assert "train.statistics" not in federation.grid.asked
     assert_model_of(federation, directory, without("clinic-a"))
     assert Outcome(directory).summary["clients"] == 3
     # The command, up to where it would start the run.
     assert fed3r(["add", str(directory), "127.0.0.1:1", "--readmit", "clinic-a"]) == 1
     resume(federation, ALL, keep_contributions=True)
     assert_model_of(federation, directory, ALL)
-    assert fed3r(["audit", str(directory)]) == 0
+    assert audit(directory) == 0
 
 
 def test_adding_a_client_is_having_had_it_from_the_start(
@@ -115,10 +107,10 @@ def test_adding_a_client_is_having_had_it_from_the_start(
     directory = federation.run(first).directory
     assert Outcome(directory).model.class_names == ("cat", "dog", "owl")
     resume(federation, ["clinic-10", "clinic-c"])  # the others have gone home
-    assert asked(federation)["train.statistics"] == 2
+    assert federation.grid.asked["train.statistics"] == 2
     assert_model_of(federation, directory, ALL)
     assert Outcome(directory).summary["clients_counted"] == 4
-    assert fed3r(["audit", str(directory)]) == 0
+    assert audit(directory) == 0
 
 
 def test_those_counted_before_are_among_the_least_number_of_clients(
@@ -136,21 +128,21 @@ def test_classes_that_came_later_do_not_confuse_what_was_kept(
 ) -> None:
     federation.run(without("clinic-10"), keep_contributions=True)
     directory = resume(federation, ALL, keep_contributions=True)
-    assert fed3r(["audit", str(directory)]) == 0
+    assert audit(directory) == 0
     assert fed3r(["forget", str(directory), "clinic-b"]) == 0
     assert_model_of(federation, directory, without("clinic-b"))
-    assert fed3r(["audit", str(directory)]) == 0
+    assert audit(directory) == 0
 
 
 def test_replacing_is_forgetting_and_adding_in_one(federation: Federation) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     federation.add_images(federation.folder("clinic-c"), ["owl", "cat"], seed=1)
     resume(federation, ALL, keep_contributions=True)
-    assert "train.statistics" not in asked(federation)  # it is counted, as it was
+    assert "train.statistics" not in federation.grid.asked  # it is counted, as it was
     resume(federation, ALL, replace="clinic-c")
     assert_model_of(federation, directory, ALL)
-    assert history(directory)[-1] == ("clinic-c", "replaced")
-    assert fed3r(["audit", str(directory)]) == 0
+    assert last_entry(directory) == ("clinic-c", "replaced")
+    assert audit(directory) == 0
     assert fed3r(["forget", str(directory), "clinic-c"]) == 0
     assert_model_of(federation, directory, without("clinic-c"))
 
@@ -166,19 +158,18 @@ def test_features_of_other_settings_do_not_replace_anything(
 ) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     federation.add_images(federation.folder("clinic-c"), ["owl"], seed=1)
-    with pytest.raises(
-        RunError, match="extract-dtype must be 'float32', as in the run"
-    ):
+    sentence = "extract-dtype must be 'float32', as in the run"
+    with pytest.raises(RunError, match=sentence):
         resume(federation, ALL, replace="clinic-c", extract_dtype="bfloat16")
     assert not federation.grid.log, "nobody is asked"
-    assert fed3r(["audit", str(directory)]) == 0
+    assert audit(directory) == 0
 
 
 def test_all_can_be_forgotten_and_come_back(federation: Federation) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
     for client in ALL:
         assert fed3r(["forget", str(directory), client]) == 0
-        assert fed3r(["audit", str(directory)]) == 0
+        assert audit(directory) == 0
     sums = Outcome(directory).snapshot
     assert not sums.statistics.A.any() and not sums.contributions
     assert not (directory / "model.safetensors").exists()
@@ -231,7 +222,7 @@ def test_solving_again_needs_no_client(
     assert fed3r(["solve", str(directory), "--ridge-lambda", "3"]) == 0
     assert Outcome(directory).model.ridge_lambda == 3.0
     assert "lambda    3" in capsys.readouterr().out
-    assert fed3r(["audit", str(directory)]) == 0
+    assert audit(directory) == 0
     assert fed3r(["solve", str(directory), "--ridge-lambda", "0.5"]) == 0
     assert_model_of(federation, directory, ALL)
     other = tmp_path / "other.safetensors"
@@ -261,16 +252,11 @@ def test_test_images_at_the_server_give_an_accuracy(
 def test_a_run_at_work_is_left_alone(
     federation: Federation, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[Any] = []
-    federation.make_grid(ALL)
-
-    def interfere(message: Message, context: Context) -> None:
-        if message.metadata.message_type == "train.statistics" and not seen:
-            directory = federation.home / "runs" / "it"
-            seen.append(fed3r(["solve", str(directory)]))
-
-    federation.grid.before = interfere
-    federation.run(grid=federation.grid)
+    seen: list[int] = []
+    command = ["solve", str(federation.home / "runs" / "it")]
+    grid = federation.make_grid(ALL)
+    grid.before = at_first("train.statistics", lambda _: seen.append(fed3r(command)))
+    federation.run(grid=grid)
     assert seen == [1]
     assert "must not be in use" in capsys.readouterr().err
 
@@ -281,31 +267,19 @@ def damage_ledger(directory: Path) -> None:
     path.write_text(lines[0] + "".join(lines[2:]))
 
 
-def damage_digest(directory: Path) -> None:
+def change_first_entry(directory: Path, **values: Any) -> None:
     path = directory / "ledger.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[1]["digest"] = "0" * 64
+    lines[1] |= values
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def damage_number(directory: Path) -> None:
-    path = directory / "ledger.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[1]["num_samples"] += 1
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-def damage_sums(directory: Path) -> None:
-    sums = Outcome(directory).snapshot
-    sums.statistics.A[0, 0] *= 1.01
-    save_snapshot(directory / "statistics.safetensors", sums)
-
-
-def damage_counts(directory: Path) -> None:
-    sums = Outcome(directory).snapshot
-    sums.statistics.counts[0] -= 1
-    sums.statistics.counts[1] += 1
-    save_snapshot(directory / "statistics.safetensors", sums)
+def damage_statistics(directory: Path, factor: float, moved: int) -> None:
+    snapshot = Outcome(directory).snapshot
+    snapshot.statistics.A[0, 0] *= factor
+    snapshot.statistics.counts[0] -= moved
+    snapshot.statistics.counts[1] += moved
+    save_snapshot(directory / "statistics.safetensors", snapshot)
 
 
 def lose_file(directory: Path) -> None:
@@ -343,7 +317,11 @@ def cut_sums(directory: Path) -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        *(damage_ledger, damage_digest, damage_number, damage_sums, damage_counts),
+        partial(change_first_entry, digest="0" * 64),
+        partial(change_first_entry, num_samples=99),
+        damage_ledger,
+        partial(damage_statistics, factor=1.01, moved=0),
+        partial(damage_statistics, factor=1.0, moved=1),
         *(lose_file, leave_file, damage_file, old_model, old_summary, cut_sums),
     ],
 )
@@ -351,10 +329,10 @@ def test_the_audit_finds_every_disagreement(
     federation: Federation, capsys: pytest.CaptureFixture[str], damage: Any
 ) -> None:
     directory = federation.run(ALL, keep_contributions=True).directory
-    assert fed3r(["audit", str(directory)]) == 0
+    assert audit(directory) == 0
     assert "WRONG" not in capsys.readouterr().out
     damage(directory)
-    assert fed3r(["audit", str(directory)]) == 1
+    assert audit(directory) == 1
     said = capsys.readouterr()
     assert "WRONG" in said.out or "damaged" in said.err
 
@@ -366,12 +344,11 @@ def test_another_contribution_in_the_place_of_a_kept_one_is_found(
     sums, folder = Outcome(directory).snapshot, directory / "contributions"
     digests = sums.contributions
     one = contribution_path(folder, "clinic-a", digests["clinic-a"])
-    record = pack_statistics(
-        torch.rand(3, 64), torch.tensor([0, 0, 1]), 5, dtype="float64"
-    )
+    y = torch.tensor([0, 0, 1])
+    record = pack_statistics(torch.rand(3, 64), y, 5, dtype="float64")
     save_contribution(folder, "clinic-a", digests["clinic-a"], record, LABELS)
     assert one.exists()
-    assert fed3r(["audit", str(directory)]) == 1
+    assert audit(directory) == 1
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["from the start", "added later"])
@@ -381,11 +358,10 @@ def test_a_fine_tuned_run_says_why_it_can_not_forget(
     kept: dict[str, Any] = {"keep_contributions": True}
     if later:
         federation.run(ALL, **kept)
-    directory = federation.run(
-        ALL, resume=later, finetune="lp", rounds=1, **kept
-    ).directory
+    tuned = federation.run(ALL, resume=later, finetune="lp", rounds=1, **kept)
+    directory = tuned.directory
     capsys.readouterr()
     for command in (["forget", str(directory), "clinic-a"], ["solve", str(directory)]):
         assert fed3r(command) == 1
         assert "must be a run without fine-tuning" in capsys.readouterr().err
-    assert fed3r(["audit", str(directory)]) == 0
+    assert audit(directory) == 0

@@ -101,16 +101,9 @@ def test_a_whole_network_is_tuned_from_it_and_probed(
 ) -> None:
     counts = {"left": 4, "right": 4}
     folder = save_sides(tmp_path / "images", {"train": counts, "test": counts})
-    settings: dict[str, Any] = {
-        "dataset": "imagefolder",
-        "data_path": str(folder),
-        "backbone": "shufflenet_v2_x0_5",
-        "weights": "random",
-        "image_size": 32,
-        "finetune": "full",
-        "rounds": 1,
-    }
-    outcome = run(2, probe=True, **settings)
+    images: dict[str, Any] = {"dataset": "imagefolder", "data_path": str(folder)}
+    network = {"backbone": "shufflenet_v2_x0_5", "weights": "random", "image_size": 32}
+    outcome = run(2, finetune="full", rounds=1, probe=True, **images, **network)
     sent = outcome.trained[0].sent()
     means, bias = sent["classifier.weight"], sent["classifier.bias"]
     assert bias == pytest.approx(-(means**2).sum(axis=1) / 2, rel=1e-5)

@@ -13,39 +13,30 @@ import torch
 from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.errors import RunError
 from tests.harness.fixtures import app_runs
-from tests.harness.pixels import (
-    LAM,
-    PIXELS,
-    SIZE,
-    assert_close,
-    pixels,
-    pooled,
-    save_sides,
-)
-from tests.harness.runs import AppRuns, failing
+from tests.harness.pixels import EXACT, SIZE, assert_close, pixels, pooled, save_sides
+from tests.harness.runs import FILES, AppRuns, failing
 
-# As exact as can be, so that a tolerance says something.
-EXACT = PIXELS | {
-    "ridge-lambda": LAM,
-    "upload-dtype": "float64",
-    "clients-per-round": 3,
-    "round-timeout": 20.0,
-    "max-retries": 1,
-}
+GIVEN = EXACT | {"clients-per-round": 3, "round-timeout": 20.0, "max-retries": 1}
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppRuns:
-    return app_runs(tmp_path, monkeypatch, EXACT, seed=0)
+    return app_runs(tmp_path, monkeypatch, GIVEN, seed=0)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Any:
+def folder(tmp_path: Path) -> Path:
     """Make an image folder: bright on either side, and a class without images."""
     parts = {"train": {"left": 6, "right": 6}, "test": {"left": 3, "right": 3}}
     made = save_sides(tmp_path / "images", parts)
     (made / "train" / "unseen").mkdir()
     return made
+
+
+@pytest.fixture
+def sides(folder: Path) -> dict[str, Any]:
+    """Return the settings of a run on that folder."""
+    return {"dataset": "imagefolder", "data_path": str(folder), "partition": "iid"}
 
 
 def rounds_of(outcome: Any) -> Any:
@@ -64,49 +55,34 @@ def test_the_whole_app_gives_the_pooled_solution(
 
 
 @pytest.mark.parametrize("upload", ["factor", "packed", "dense"])
-def test_the_form_of_the_upload_does_not_show(run: AppRuns, upload: Any) -> None:
-    assert_close(run(4, upload=upload).weights, pooled())
-
-
-def test_float32_is_the_same_to_its_digits(run: AppRuns) -> None:
-    assert_close(run(10, upload_dtype="float32").weights, pooled(), 1e-5)
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-5)])
+def test_the_form_of_the_upload_does_not_show(
+    run: AppRuns, upload: str, dtype: str, tolerance: float
+) -> None:
+    outcome = run(4, upload=upload, upload_dtype=dtype)
+    assert_close(outcome.weights, pooled(), tolerance)
 
 
 def test_all_files_of_a_run_are_there(run: AppRuns) -> None:
     outcome = run(3)
-    assert {path.name for path in outcome.directory.iterdir()} == {
-        "config.json",
-        "metrics.jsonl",
-        "summary.json",
-        "curves.png",
-        "model.safetensors",
-        "statistics.safetensors",
-        "ledger.jsonl",
-        ".lock",
-    }
+    assert {path.name for path in outcome.directory.iterdir()} == FILES
     assert rounds_of(outcome) == [1]
 
 
-def test_clients_without_images_are_counted_and_change_nothing(
-    run: AppRuns, folder: Path
+@pytest.mark.parametrize("num_clients", [12, 30])
+def test_clients_with_one_image_or_none_are_counted(
+    run: AppRuns, sides: dict[str, Any], num_clients: int
 ) -> None:
-    outcome = run(30, dataset="imagefolder", data_path=str(folder), partition="iid")
-    assert outcome.summary["clients_counted"] == 30
+    outcome = run(num_clients, **sides)
+    assert outcome.summary["clients_counted"] == num_clients
     assert outcome.summary["num_samples"] == 12
-    assert_close(outcome.weights, pooled("imagefolder", str(folder)))
-
-
-def test_clients_with_one_image_each_give_the_pooled_solution(
-    run: AppRuns, folder: Path
-) -> None:
-    outcome = run(12, dataset="imagefolder", data_path=str(folder), partition="iid")
-    assert_close(outcome.weights, pooled("imagefolder", str(folder)))
+    assert_close(outcome.weights, pooled("imagefolder", sides["data_path"]))
 
 
 def test_a_class_that_nobody_has_is_named_and_never_predicted(
-    run: AppRuns, folder: Path
+    run: AppRuns, sides: dict[str, Any]
 ) -> None:
-    outcome = run(2, dataset="imagefolder", data_path=str(folder), partition="iid")
+    outcome = run(2, **sides)
     assert outcome.summary["absent_classes"] == ["unseen"]
     assert outcome.summary["accuracy"] == 1.0
     model = outcome.model
@@ -115,19 +91,21 @@ def test_a_class_that_nobody_has_is_named_and_never_predicted(
     assert not model.W[:, unseen].any()
 
 
-def test_a_set_without_test_images_has_no_accuracy(run: AppRuns, folder: Path) -> None:
+def test_a_set_without_test_images_has_no_accuracy(
+    run: AppRuns, folder: Path, sides: dict[str, Any]
+) -> None:
     (folder / "test").rename(folder / "elsewhere")
-    outcome = run(2, dataset="imagefolder", data_path=str(folder), partition="iid")
+    outcome = run(2, **sides)
     assert outcome.summary["accuracy"] is None
     assert_close(outcome.weights, pooled("imagefolder", str(folder)))
 
 
 def test_a_damaged_image_names_the_file_and_the_client(
-    run: AppRuns, folder: Path
+    run: AppRuns, folder: Path, sides: dict[str, Any]
 ) -> None:
     (folder / "train" / "left" / "3.png").write_bytes(b"no image")
     with pytest.raises(RunError, match=r"1 of 2 clients were counted.*3\.png"):
-        run(2, dataset="imagefolder", data_path=str(folder), partition="by-class")
+        run(2, **sides | {"partition": "by-class"})
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])
@@ -146,14 +124,10 @@ def test_a_damaged_cache_is_not_believed(
 
 
 def test_weights_of_another_model_are_refused(run: AppRuns, tmp_path: Path) -> None:
-    torch.save({"layer.weight": torch.zeros(3)}, tmp_path / "wrong.pt")
+    wrong = tmp_path / "wrong.pt"
+    torch.save({"layer.weight": torch.zeros(3)}, wrong)
     with pytest.raises(RunError, match=r"weights must be a state dict .*wrong\.pt"):
-        run(
-            2,
-            backbone="mobilenet_v2",
-            weights=str(tmp_path / "wrong.pt"),
-            image_size=32,
-        )
+        run(2, backbone="mobilenet_v2", weights=str(wrong), image_size=32)
 
 
 @pytest.mark.parametrize(
@@ -251,8 +225,7 @@ REPLACE: dict[str, Any] = {"sampling": "with-replacement", "clients_per_round": 
 def test_rounds_with_replacement_that_run_out_give_a_partial_result(
     run: AppRuns,
 ) -> None:
-    outcome = run(10, **REPLACE, statistics_rounds=3)
-    result = outcome.summary
+    result = run(10, **REPLACE, statistics_rounds=3).summary
     assert (result["status"], result["rounds"]) == ("partial", 3)
     assert 2 <= result["clients_counted"] <= 6
 
@@ -274,24 +247,15 @@ def test_more_rounds_go_on_where_the_others_stopped(run: AppRuns) -> None:
 
 
 def test_counted_clients_without_images_end_in_a_sentence(
-    run: AppRuns, folder: Path
+    run: AppRuns, sides: dict[str, Any]
 ) -> None:
+    few = REPLACE | {"clients_per_round": 1, "statistics_rounds": 1, "seed": 1}
     with pytest.raises(RunError, match="have no images: there is nothing to solve"):
-        run(
-            400,
-            dataset="imagefolder",
-            data_path=str(folder),
-            partition="iid",
-            sampling="with-replacement",
-            clients_per_round=1,
-            statistics_rounds=1,
-            seed=1,
-        )
+        run(400, **sides, **few)
 
 
 def test_random_features_choose_their_width_from_the_clients(run: AppRuns) -> None:
-    outcome = run(5, method="fed3r-rf", rf_dim=200, ridge_lambda="auto")
-    result = outcome.summary
+    result = run(5, method="fed3r-rf", rf_dim=200, ridge_lambda="auto").summary
     assert result["feature_dim"] == 200
     assert result["accuracy"] > 0.9
     # 3 times the root mean square distance of the training features.

@@ -1,19 +1,5 @@
-"""Nodes that live in this process."""
+"""Messages that can be made."""
 
-from tests.harness.fixtures import (
-    _a_run,
-    fail,
-    make_grid,
-    reply_with,
-    say_hello,
-    send_statistics,
-)
+from tests.harness.fixtures import _a_run
 
-__all__ = [
-    "_a_run",
-    "fail",
-    "make_grid",
-    "reply_with",
-    "say_hello",
-    "send_statistics",
-]
+__all__ = ["_a_run"]

@@ -24,24 +24,31 @@ def echo(message: Message) -> Any:
     return Message(RecordDict(), reply_to=message)
 
 
-def test_everybody_is_asked_and_every_reply_comes_once(
-    make_grid: type[SpyGrid],
-) -> None:
-    grid = make_grid(dict.fromkeys(range(1, 101), echo))
-    replies = stream_replies(grid, requests(grid.nodes), timeout=10)
-    nodes = [reply.metadata.src_node_id for reply in replies]
-    assert sorted(nodes) == list(range(1, 101))
+def hundred() -> SpyGrid:
+    return SpyGrid(dict.fromkeys(range(1, 101), echo))
 
 
-def test_no_more_than_the_limit_are_under_way(make_grid: type[SpyGrid]) -> None:
-    grid = make_grid(dict.fromkeys(range(1, 101), echo))
-    for _ in stream_replies(grid, requests(grid.nodes), timeout=10):
-        pass
+def repliers(
+    grid: SpyGrid, asked: Any = None, timeout: float = 10, **options: Any
+) -> Any:
+    """Return the nodes of all replies, in the order they came."""
+    messages = requests(grid.nodes if asked is None else asked)
+    replies = stream_replies(grid, messages, timeout=timeout, **options)
+    return [reply.metadata.src_node_id for reply in replies]
+
+
+def test_everybody_is_asked_and_every_reply_comes_once() -> None:
+    assert sorted(repliers(hundred())) == list(range(1, 101))
+
+
+def test_no_more_than_the_limit_are_under_way() -> None:
+    grid = hundred()
+    repliers(grid)
     assert grid.most_in_flight == IN_FLIGHT
 
 
-def test_messages_are_made_only_when_there_is_room(make_grid: type[SpyGrid]) -> None:
-    grid = make_grid(dict.fromkeys(range(1, 101), echo))
+def test_messages_are_made_only_when_there_is_room() -> None:
+    grid = hundred()
     made = []
 
     def watched() -> Iterator[Any]:
@@ -53,8 +60,8 @@ def test_messages_are_made_only_when_there_is_room(make_grid: type[SpyGrid]) -> 
     assert len(made) == IN_FLIGHT
 
 
-def test_a_reply_is_gone_when_the_next_is_asked_for(make_grid: type[SpyGrid]) -> None:
-    grid = make_grid(dict.fromkeys(range(1, 101), echo))
+def test_a_reply_is_gone_when_the_next_is_asked_for() -> None:
+    grid = hundred()
     seen = []
     for reply in stream_replies(grid, requests(grid.nodes), timeout=10):
         seen.append(weakref.ref(reply))
@@ -62,45 +69,29 @@ def test_a_reply_is_gone_when_the_next_is_asked_for(make_grid: type[SpyGrid]) ->
         assert sum(ref() is not None for ref in seen) <= 1
 
 
-def test_a_silent_node_is_not_waited_for_longer_than_the_timeout(
-    make_grid: type[SpyGrid],
-) -> None:
-    grid = make_grid({1: echo, 2: lambda message: None, 3: echo})
+def test_a_silent_node_is_not_waited_for_longer_than_the_timeout() -> None:
+    grid = SpyGrid({1: echo, 2: lambda message: None, 3: echo})
     began = time.monotonic()
-    replies = stream_replies(grid, requests(grid.nodes), timeout=0.3)
-    nodes = [reply.metadata.src_node_id for reply in replies]
-    assert sorted(nodes) == [1, 3]
+    assert sorted(repliers(grid, timeout=0.3)) == [1, 3]
     assert 0.3 <= time.monotonic() - began < 3
 
 
-def test_silent_nodes_make_room_for_the_others_in_the_end(
-    make_grid: type[SpyGrid],
-) -> None:
+def test_silent_nodes_make_room_for_the_others_in_the_end() -> None:
     silent = dict.fromkeys(range(1, IN_FLIGHT + 1), lambda message: None)
-    grid = make_grid(silent | {1000: echo})
-    replies = list(stream_replies(grid, requests(grid.nodes), timeout=0.1))
-    assert [reply.metadata.src_node_id for reply in replies] == [1000]
+    grid = SpyGrid(silent | {1000: echo})
+    assert repliers(grid, timeout=0.1) == [1000]
 
 
-def test_nodes_that_are_gone_don_t_keep_the_others_from_being_asked(
-    make_grid: type[SpyGrid],
-) -> None:
+def test_nodes_that_are_gone_don_t_keep_the_others_from_being_asked() -> None:
     # More than the limit in a row: Flower drops their messages without a word.
-    grid = make_grid({1000: echo})
-    nodes = [*range(1, IN_FLIGHT + 5), 1000]
-    replies = list(stream_replies(grid, requests(nodes), timeout=10))
-    assert [reply.metadata.src_node_id for reply in replies] == [1000]
+    gone = range(1, IN_FLIGHT + 5)
+    assert repliers(SpyGrid({1000: echo}), [*gone, 1000]) == [1000]
 
 
-def test_a_reply_that_came_while_another_was_folded_is_not_late(
-    make_grid: type[SpyGrid],
-) -> None:
-    grid = make_grid({1: echo, 2: echo})
+def test_a_reply_that_came_while_another_was_folded_is_not_late() -> None:
     slow = iter([None])
-    first, second = grid.nodes[1], grid.nodes[2]
     # Node 2 has its reply ready only from the second look on.
-    grid.nodes[2] = lambda message: next(slow, second(message))
-    grid.nodes[1] = first
+    grid = SpyGrid({1: echo, 2: lambda message: next(slow, echo(message))})
     nodes = []
     for reply in stream_replies(grid, requests([1, 2]), timeout=0.2):
         nodes.append(reply.metadata.src_node_id)
@@ -108,9 +99,7 @@ def test_a_reply_that_came_while_another_was_folded_is_not_late(
     assert nodes == [1, 2]
 
 
-def test_the_superlink_s_error_for_a_node_counts_as_the_node_s(
-    make_grid: type[SpyGrid],
-) -> None:
+def test_the_superlink_s_error_for_a_node_counts_as_the_node_s() -> None:
     def gone(message: Message) -> Any:
         """What Flower says of a node that is unavailable: src_node_id is its own."""
         metadata = Metadata(
@@ -126,34 +115,29 @@ def test_the_superlink_s_error_for_a_node_counts_as_the_node_s(
         )
         return make_message(metadata, error=Error(3, "Node Unavailable"))
 
-    grid = make_grid({42: gone})
+    grid = SpyGrid({42: gone})
     (reply,) = stream_replies(grid, requests([42]), timeout=10)
     assert reply.metadata.src_node_id == 42
     assert reply.has_error()
     assert reply.error.reason == "Node Unavailable"
 
 
-def test_a_second_reply_to_the_same_request_is_dropped(
-    make_grid: type[SpyGrid],
-) -> None:
-    grid = make_grid({1: lambda message: [echo(message), echo(message)]})
-    assert len(list(stream_replies(grid, requests([1]), timeout=10))) == 1
+def test_a_second_reply_to_the_same_request_is_dropped() -> None:
+    grid = SpyGrid({1: lambda message: [echo(message), echo(message)]})
+    assert repliers(grid) == [1]
 
 
-def test_nobody_to_ask_is_no_reply(make_grid: type[SpyGrid]) -> None:
-    assert list(stream_replies(make_grid({}), requests([]), timeout=10)) == []
+def test_nobody_to_ask_is_no_reply() -> None:
+    assert repliers(SpyGrid()) == []
 
 
-def test_real_nodes_may_be_asked_all_at_once(make_grid: type[SpyGrid]) -> None:
-    grid = make_grid(dict.fromkeys(range(1, 101), echo))
-    asked = stream_replies(grid, requests(grid.nodes), timeout=10, in_flight=1000)
-    assert len(list(asked)) == grid.most_in_flight == 100
+def test_real_nodes_may_be_asked_all_at_once() -> None:
+    grid = hundred()
+    assert len(repliers(grid, in_flight=1000)) == grid.most_in_flight == 100
 
 
-def test_requests_may_come_up_while_others_are_under_way(
-    make_grid: type[SpyGrid],
-) -> None:
-    grid = make_grid(dict.fromkeys(range(1, 4), echo))
+def test_requests_may_come_up_while_others_are_under_way() -> None:
+    grid = SpyGrid(dict.fromkeys(range(1, 4), echo))
     replied: list[int] = []
 
     def one_after_the_other() -> Iterator[Any]:
@@ -169,10 +153,8 @@ def test_requests_may_come_up_while_others_are_under_way(
     assert grid.most_in_flight == 1
 
 
-def test_replies_that_lie_ready_are_fetched_a_few_at_a_time(
-    make_grid: type[SpyGrid],
-) -> None:
-    grid = make_grid(dict.fromkeys(range(1, 101), echo))
+def test_replies_that_lie_ready_are_fetched_a_few_at_a_time() -> None:
+    grid = hundred()
     fetched, pull = [], grid.pull_messages
 
     def noted_pull(message_ids: Any) -> Any:
@@ -180,8 +162,7 @@ def test_replies_that_lie_ready_are_fetched_a_few_at_a_time(
         return pull(message_ids)
 
     grid.pull_messages = noted_pull
-    asked = stream_replies(grid, requests(grid.nodes), timeout=10, in_flight=1000)
-    assert len(list(asked)) == sum(fetched) == 100
+    assert len(repliers(grid, in_flight=1000)) == sum(fetched) == 100
     assert max(fetched) == IN_FLIGHT
 
 
@@ -201,12 +182,12 @@ class Clock:
 
 
 def test_pauses_grow_with_the_silence_and_start_anew_with_a_reply(
-    make_grid: type[SpyGrid], monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = Clock()
     # Not by its name, which is also that of the function.
     monkeypatch.setattr(import_module("strategies.messaging"), "time", clock)
-    grid = make_grid(
+    grid = SpyGrid(
         {
             1: lambda message: echo(message) if clock.now >= 50 else None,
             2: lambda message: None,

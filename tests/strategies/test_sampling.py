@@ -17,6 +17,10 @@ def names(count: Any) -> Any:
     return [str(i) for i in range(count)]
 
 
+def make(clients: int, per_round: int, seed: int = 0, **options: Any) -> CohortSampler:
+    return CohortSampler(names(clients), per_round=per_round, seed=seed, **options)
+
+
 def play(sampler: Any, fails: Any = lambda client: False, limit: int = 10_000) -> Any:
     """Return the sampler of all rounds, where ``fails`` says who is not counted."""
     rounds: list[Any] = []
@@ -37,7 +41,7 @@ def play(sampler: Any, fails: Any = lambda client: False, limit: int = 10_000) -
 def test_without_replacement_everybody_is_asked_once_in_the_fewest_rounds(
     clients: Any, per_round: Any, seed: int
 ) -> None:
-    sampler = CohortSampler(names(clients), per_round=per_round, seed=seed)
+    sampler = make(clients, per_round, seed)
     rounds = play(sampler)
     assert len(rounds) == math.ceil(clients / (per_round or clients))
     asked = [client for cohort in rounds for client in cohort]
@@ -51,19 +55,13 @@ def test_a_seed_gives_the_same_cohorts_again(
     clients: Any, per_round: Any, seed: int, replace: Any
 ) -> None:
     one, other = (
-        CohortSampler(
-            names(clients), per_round=per_round, seed=seed, with_replacement=replace
-        )
-        for _ in range(2)
+        make(clients, per_round, seed, with_replacement=replace) for _ in range(2)
     )
     assert play(one) == play(other)
 
 
 def test_another_seed_gives_other_cohorts() -> None:
-    drawn = {
-        tuple(CohortSampler(names(40), per_round=10, seed=seed).draw())
-        for seed in range(5)
-    }
+    drawn = {tuple(make(40, 10, seed).draw()) for seed in range(5)}
     assert len(drawn) == 5
 
 
@@ -71,9 +69,7 @@ def test_another_seed_gives_other_cohorts() -> None:
 def test_with_replacement_nobody_counted_is_asked_again(
     clients: Any, per_round: Any, seed: int
 ) -> None:
-    sampler = CohortSampler(
-        names(clients), per_round=per_round, seed=seed, with_replacement=True
-    )
+    sampler = make(clients, per_round, seed, with_replacement=True)
     rounds = play(sampler)
     asked = [client for cohort in rounds for client in cohort]
     assert sorted(asked, key=int) == names(clients)
@@ -84,13 +80,7 @@ def test_with_replacement_nobody_counted_is_asked_again(
 def test_with_replacement_ends_at_the_limit_or_with_everybody(
     clients: Any, per_round: Any, limit: Any, seed: int
 ) -> None:
-    sampler = CohortSampler(
-        names(clients),
-        per_round=per_round,
-        seed=seed,
-        with_replacement=True,
-        max_rounds=limit,
-    )
+    sampler = make(clients, per_round, seed, with_replacement=True, max_rounds=limit)
     rounds = play(sampler)
     assert len(rounds) <= limit
     assert len(rounds) == limit or not sampler.missing
@@ -100,14 +90,7 @@ def test_with_replacement_ends_at_the_limit_or_with_everybody(
 def test_with_replacement_takes_as_long_as_the_coupon_collector() -> None:
     # The design's table: 50 ± 12 rounds until 100 clients have come, 10 a round.
     lengths = [
-        len(
-            play(
-                CohortSampler(
-                    names(100), per_round=10, seed=seed, with_replacement=True
-                )
-            )
-        )
-        for seed in range(200)
+        len(play(make(100, 10, seed, with_replacement=True))) for seed in range(200)
     ]
     assert sum(lengths) / 200 == pytest.approx(50, abs=4 * 12 / math.sqrt(200))
 
@@ -117,12 +100,8 @@ def test_who_fails_is_asked_again_so_often_and_then_given_up_by_name(
     clients: Any, per_round: Any, retries: Any, seed: int, replace: Any, data: Any
 ) -> None:
     ill = data.draw(st.sets(st.sampled_from(names(clients))))
-    sampler = CohortSampler(
-        names(clients),
-        per_round=per_round,
-        seed=seed,
-        max_retries=retries,
-        with_replacement=replace,
+    sampler = make(
+        clients, per_round, seed, max_retries=retries, with_replacement=replace
     )
     rounds = play(sampler, fails=lambda client: client in ill)
     asked = [client for cohort in rounds for client in cohort]
@@ -133,7 +112,7 @@ def test_who_fails_is_asked_again_so_often_and_then_given_up_by_name(
 
 
 def test_who_fails_is_asked_after_those_still_in_line() -> None:
-    sampler = CohortSampler(names(4), per_round=2, seed=0, max_retries=1)
+    sampler = make(4, 2, max_retries=1)
     first = sampler.draw()
     sampler.close_round(first)
     second = sampler.draw()
@@ -143,7 +122,7 @@ def test_who_fails_is_asked_after_those_still_in_line() -> None:
 
 
 def test_who_recovers_is_counted_and_leaves_no_failure() -> None:
-    sampler = CohortSampler(names(1), per_round=1, seed=0, max_retries=1)
+    sampler = make(1, 1, max_retries=1)
     tries = iter([True, False])
     play(sampler, fails=lambda client: next(tries))
     assert sampler.counted == {"0"}
@@ -151,7 +130,7 @@ def test_who_recovers_is_counted_and_leaves_no_failure() -> None:
 
 
 def test_silence_is_a_failure() -> None:
-    sampler = CohortSampler(names(1), per_round=1, seed=0)
+    sampler = make(1, 1)
     sampler.close_round(sampler.draw())
     assert sampler.done
     assert sampler.failures == {"0": "no reply"}
@@ -162,9 +141,7 @@ def test_a_resumed_run_asks_only_the_others(
     clients: Any, per_round: Any, seed: int, data: Any
 ) -> None:
     counted = data.draw(st.sets(st.sampled_from(names(clients))))
-    sampler = CohortSampler(
-        names(clients), per_round=per_round, seed=seed, counted=counted
-    )
+    sampler = make(clients, per_round, seed, counted=counted)
     rounds = play(sampler)
     asked = {client for cohort in rounds for client in cohort}
     assert asked == set(names(clients)) - counted
@@ -182,10 +159,10 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
     clients: Any, per_round: Any, done: Any, replies: Any, seed: int, replace: Any
 ) -> None:
     def sampler(**earlier: Any) -> Any:
-        return CohortSampler(
-            names(clients),
-            per_round=per_round,
-            seed=seed,
+        return make(
+            clients,
+            per_round,
+            seed,
             with_replacement=replace,
             max_rounds=8 if replace else 0,
             **earlier,
@@ -206,7 +183,7 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(
 
 @pytest.mark.parametrize("per_round", [0, 2])
 def test_a_client_that_comes_later_is_asked_once(per_round: Any) -> None:
-    sampler = CohortSampler(names(3), per_round=per_round, seed=0)
+    sampler = make(3, per_round)
     play(sampler)
     sampler.add("late")
     assert sampler.missing == ("late",)
@@ -216,7 +193,7 @@ def test_a_client_that_comes_later_is_asked_once(per_round: Any) -> None:
 
 
 def test_a_client_that_was_given_up_and_comes_back_is_asked_again() -> None:
-    sampler = CohortSampler(names(3), per_round=0, seed=0, max_retries=1)
+    sampler = make(3, 0, max_retries=1)
     play(sampler, fails=lambda client: client == "1")
     assert sampler.missing == ("1",)
     sampler.add("1")
@@ -241,13 +218,7 @@ def test_rounds_with_replacement_are_about_those_of_the_coupon_collector(
     clients: Any, per_round: Any, rounds: Any
 ) -> None:
     def ahead(**options: Any) -> Any:
-        sampler = CohortSampler(
-            names(clients),
-            per_round=per_round,
-            seed=0,
-            with_replacement=True,
-            **options,
-        )
+        sampler = make(clients, per_round, with_replacement=True, **options)
         return sampler.rounds_ahead
 
     assert ahead() == pytest.approx(rounds, rel=0.1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fed3r_app.core import RidgeStatistics, select_lambda
+from fed3r_app.core import HeadOptions, RidgeStatistics, select_lambda
 from strategies import HeadSolver
 
 
@@ -40,11 +40,11 @@ def test_the_last_classifier_has_a_lambda_of_its_own() -> None:
 
 @pytest.mark.parametrize("last", [False, True])
 def test_a_given_lambda_is_that_of_all(last: Any) -> None:
-    solver = HeadSolver(ridge_lambda=0.01)
+    solver = HeadSolver(given=HeadOptions(0.01))
     assert {choose(solver, n, last=last) for n in (20, 50)} == {0.01}
 
 
 @pytest.mark.parametrize("last", [False, True])
 def test_noise_brings_its_own_lambda(last: Any) -> None:
     assert choose(HeadSolver(), 20, last, noise=7.0) == 7.0
-    assert choose(HeadSolver(ridge_lambda=0.5), 20, last, noise=7.0) == 0.5
+    assert choose(HeadSolver(given=HeadOptions(0.5)), 20, last, noise=7.0) == 0.5
