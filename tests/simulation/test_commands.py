@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -16,7 +18,7 @@ from fed3r_app.deployment.processes import INSTALLED_APP, app_settings, stage_ap
 from simulation import __main__ as simulation
 
 
-def start(tmp_path, *arguments):
+def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start the command in a folder that holds the app."""
     stage_app(INSTALLED_APP, tmp_path)
     return subprocess.Popen(
@@ -29,7 +31,7 @@ def start(tmp_path, *arguments):
     )
 
 
-def processes_of(folder):
+def processes_of(folder: Path) -> list[bytes]:
     """Return the processes whose Flower home is in a folder."""
     wanted, found = f"FLWR_HOME={folder}".encode(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -41,14 +43,16 @@ def processes_of(folder):
     return found
 
 
-def test_a_command_that_is_not_known_is_refused(tmp_path):
+def test_a_command_that_is_not_known_is_refused(tmp_path: Path) -> None:
     process = start(tmp_path, "fly")
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "flwr-run" in output
 
 
-def test_fed3r_has_the_same_commands(capsys, tmp_path):
+def test_fed3r_has_the_same_commands(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     show = ["show", "immunity-digits", "--output", str(tmp_path)]
     assert simulation.main(show) == fed3r(["experiments", *show]) == 0
     said = capsys.readouterr().out
@@ -57,7 +61,9 @@ def test_fed3r_has_the_same_commands(capsys, tmp_path):
     assert fed3r(["experiments", "show", "immunity-digit"]) == 2
 
 
-def test_an_app_that_a_wheel_installed_is_staged(tmp_path, monkeypatch):
+def test_an_app_that_a_wheel_installed_is_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = stage_app(INSTALLED_APP, tmp_path / "site")
     packaged = site / "fed3r_app" / "pyproject.toml"
     (site / "pyproject.toml").rename(packaged)
@@ -74,31 +80,33 @@ class Interrupted:
 
     started = 0
 
-    def __init__(self, home):
+    def __init__(self, home: Path) -> None:
         pass
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         type(self).started += 1
         return self
 
-    def __exit__(self, *error):
+    def __exit__(self, *error: object) -> None:
         pass
 
-    def run(self, *arguments):
+    def run(self, *arguments: str) -> bool:
         raise KeyboardInterrupt
 
 
 @pytest.fixture
-def flwr_run(tmp_path, monkeypatch):
+def flwr_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Call the command in this process, in a folder that holds an app or doesn't."""
     monkeypatch.setattr(simulation, "EphemeralSuperLink", Interrupted)
-    monkeypatch.setattr(simulation.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr(Interrupted, "started", 0)
     monkeypatch.chdir(tmp_path)
     return lambda: simulation.main(["flwr-run"])
 
 
-def test_ctrl_c_ends_a_run_without_a_traceback(flwr_run, tmp_path):
+def test_ctrl_c_ends_a_run_without_a_traceback(
+    flwr_run: Callable[[], int], tmp_path: Path
+) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
     assert flwr_run() == 130
     assert Interrupted.started == 1
@@ -107,8 +115,11 @@ def test_ctrl_c_ends_a_run_without_a_traceback(flwr_run, tmp_path):
 
 @pytest.mark.parametrize("content", [None, "[project]", "no TOML"])
 def test_a_run_outside_of_the_project_is_refused_in_a_sentence(
-    flwr_run, tmp_path, capsys, content
-):
+    flwr_run: Callable[[], int],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: str | None,
+) -> None:
     if content:
         (tmp_path / "pyproject.toml").write_text(content)
     assert flwr_run() == 1
@@ -118,8 +129,8 @@ def test_a_run_outside_of_the_project_is_refused_in_a_sentence(
 
 
 def test_a_second_run_in_the_same_folder_is_refused_in_a_sentence(
-    flwr_run, tmp_path, capsys
-):
+    flwr_run: Callable[[], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
     (tmp_path / ".flwr").mkdir()
     with (tmp_path / ".flwr" / "lock").open("wb") as file:
@@ -138,7 +149,9 @@ def test_a_second_run_in_the_same_folder_is_refused_in_a_sentence(
         ("ridge-lamda=1", 1),
     ],
 )
-def test_the_exit_code_is_zero_only_if_the_run_completed(tmp_path, run_config, code):
+def test_the_exit_code_is_zero_only_if_the_run_completed(
+    tmp_path: Path, run_config: str, code: int
+) -> None:
     process = start(tmp_path, "flwr-run", "--run-config", run_config)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == code, output
@@ -147,7 +160,7 @@ def test_the_exit_code_is_zero_only_if_the_run_completed(tmp_path, run_config, c
 
 
 @pytest.mark.slow
-def test_a_command_that_is_terminated_takes_its_processes_along(tmp_path):
+def test_a_command_that_is_terminated_takes_its_processes_along(tmp_path: Path) -> None:
     process = start(tmp_path, "flwr-run", "--run-config", 'backbone="pixels"')
     deadline = time.monotonic() + 120
     while not any(b"raylet" in name for name in processes_of(tmp_path)):

@@ -1,36 +1,42 @@
 """Synthetic federations through the real apps, on the inline engine."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from fed3r_app.config import Value
 from fed3r_app.core import RidgeStatistics, solve_ridge
-from fed3r_app.data import load_dataset
+from fed3r_app.data import DataSet, GivenFeatures, load_dataset
 from fed3r_app.runs.model_file import load_model
 
 LAM = 50.0
+Run = Callable[..., Path]
 
 
 @pytest.fixture
-def run(run_app):
+def run(run_app: Run) -> Run:
     """Run a synthetic federation; return its directory."""
     given = {"backbone": "none", "partition": "natural", "upload_dtype": "float64"}
 
-    def run(name, num_clients, dataset, **settings):
+    def run(name: str, num_clients: int, dataset: str, **settings: Value) -> Path:
         fixed = {"dataset": dataset, "ridge_lambda": LAM, **given}
         return run_app(name, num_clients, **{**fixed, **settings})
 
     return run
 
 
-def read_summary(directory):
+def read_summary(directory: Path) -> Any:
     return json.loads((directory / "summary.json").read_text())
 
 
-def pooled_weights(dataset):
+def pooled_weights(dataset: DataSet) -> torch.Tensor:
     train = dataset.train
+    assert isinstance(train, GivenFeatures)
     Z = torch.from_numpy(train.features(np.arange(len(train))))
     y = torch.from_numpy(train.labels.copy())
     stats = RidgeStatistics.of(Z, y, len(dataset.class_names))
@@ -42,8 +48,8 @@ def pooled_weights(dataset):
     [(30, "classes=5,features=16", 7, 5), (300, "classes=40,features=64", 10, 30)],
 )
 def test_a_synthetic_federation_gives_the_pooled_solution(
-    run, clients, shape, per_round, rounds
-):
+    run: Run, clients: int, shape: str, per_round: int, rounds: int
+) -> None:
     name = f"synthetic:clients={clients},{shape},mean=10"
     directory = run("a", clients, name, clients_per_round=per_round)
     W = load_model(directory / "model.safetensors").W
@@ -54,7 +60,7 @@ def test_a_synthetic_federation_gives_the_pooled_solution(
     assert summary["accuracy"] > 0.5
 
 
-def test_the_split_does_not_show_in_the_accuracy(run):
+def test_the_split_does_not_show_in_the_accuracy(run: Run) -> None:
     name = "synthetic:clients=12,classes=6,features=32,mean=10"
     accuracies = {
         read_summary(run(split, 12, name, partition=split))["accuracy"]
@@ -63,7 +69,7 @@ def test_the_split_does_not_show_in_the_accuracy(run):
     assert len(accuracies) == 1
 
 
-def test_linear_probing_and_random_features_work_on_given_features(run):
+def test_linear_probing_and_random_features_work_on_given_features(run: Run) -> None:
     name = "synthetic:clients=6,classes=3,features=8,mean=10"
     tuned = run("lp", 6, name, finetune="lp", rounds=2)
     assert read_summary(tuned)["accuracy"] > 0.8
@@ -71,10 +77,16 @@ def test_linear_probing_and_random_features_work_on_given_features(run):
     assert read_summary(mapped)["accuracy"] > 0.8
 
 
-def test_a_backbone_that_does_not_fit_is_refused(run):
-    with pytest.raises(Exception, match="backbone must be 'none' with dataset"):
-        run("a", 6, "synthetic", backbone="mobilenet_v2")
-    with pytest.raises(Exception, match="backbone must be 'none' with dataset"):
-        run("b", 6, "digits")
-    with pytest.raises(Exception, match=r"there are no weights to train"):
-        run("c", 6, "synthetic", finetune="full")
+@pytest.mark.parametrize(
+    ("dataset", "settings", "words"),
+    [
+        ("synthetic", {"backbone": "mobilenet_v2"}, "must be 'none' with dataset"),
+        ("digits", {}, "backbone must be 'none' with dataset"),
+        ("synthetic", {"finetune": "full"}, "there are no weights to train"),
+    ],
+)
+def test_a_backbone_that_does_not_fit_is_refused(
+    run: Run, dataset: str, settings: dict[str, Value], words: str
+) -> None:
+    with pytest.raises(Exception, match=words):
+        run("a", 6, dataset, **settings)

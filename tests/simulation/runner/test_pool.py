@@ -8,102 +8,113 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
+from simulation.runner.display import Display
 from simulation.runner.pool import Pool
+from simulation.runner.store import Store
+from simulation.runner.tasks import Task
 
 PROJECT = Path(__file__).parents[3]
-TASKS = """
-import os, pathlib, signal, dataclasses
+# What workers import by name.
+DYING = """
+import os, signal
 
-@dataclasses.dataclass(frozen=True)
-class Dying:
-    title: str
-    log: pathlib.Path
-    how: str
+def killed(resources, report):
+    os.kill(os.getpid(), signal.SIGKILL)
 
-    def execute(self, worker_context, report):
-        print("alive")
-        if self.how == "killed":
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.how == "raises":
-            raise ValueError("a reason")
-        report(1, 1)
+def raises(resources, report):
+    print("alive", flush=True)
+    raise ValueError("a reason")
+
+def well(resources, report):
+    report(1, 1)
 """
 
 
-class Notes:
-    def __init__(self):
-        self.ends, self.advances = {}, []
+class Notes(Display):
+    """A display that remembers what it was told."""
 
-    def started(self, task):
-        pass
+    def __init__(self, store: Store, total: int) -> None:
+        super().__init__(store, total)
+        self.ends: dict[str, str] = {}
+        self.advances: list[tuple[str, int, int]] = []
 
-    def advanced(self, task, done, total):
+    def advanced(self, task: Task, done: int, total: int) -> None:
+        super().advanced(task, done, total)
         self.advances.append((task.title, done, total))
 
-    def finished(self, task, sentence):
+    def finished(self, task: Task, sentence: str) -> None:
+        super().finished(task, sentence)
         self.ends[task.title] = sentence
 
-    def tick(self):
-        pass
 
-
-def test_a_run_that_dies_takes_nothing_with_it(tmp_path, monkeypatch):
-    (tmp_path / "dying_tasks.py").write_text(TASKS)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    import dying_tasks
-
+def test_a_run_that_dies_takes_nothing_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dying.py").write_text(DYING)
+    monkeypatch.syspath_prepend(tmp_path)
+    dying = pytest.importorskip("dying")
     kinds = ("killed", "raises", "well")
-    tasks = [dying_tasks.Dying(how, tmp_path / f"{how}.log", how) for how in kinds]
-    notes = Notes()
-    with Pool(jobs=1, cores=1) as pool:
+    tasks = [Task(how, tmp_path / f"{how}.log", getattr(dying, how)) for how in kinds]
+    notes = Notes(Store(tmp_path), len(tasks))
+    with Pool(jobs=1) as pool:
         pool.run(tasks, notes)
     assert notes.ends["killed"].startswith("Its process was ended by signal 9.")
     assert notes.ends["raises"] == "ValueError: a reason"
     assert notes.ends["well"] == ""
     assert notes.advances == [("well", 1, 1)]
+    assert [task.title for task, _ in notes.failures] == ["killed", "raises"]
     assert (tmp_path / "raises.log").read_text().startswith("alive\nTraceback")
 
 
 RUNNER = """
-import dataclasses, pathlib, sys, time
+import pathlib, sys, time
+from simulation.runner.display import Display
 from simulation.runner.pool import Pool
+from simulation.runner.store import Store
+from simulation.runner.tasks import Task
 
-@dataclasses.dataclass(frozen=True)
-class Long:
-    title: str
-    log: pathlib.Path
+HERE = pathlib.Path(sys.argv[1])
 
-    def execute(self, worker_context, report):
-        worker_context.resources.callback(self.log.with_name("stopped").touch)
-        self.log.with_name("begun").touch()
-        time.sleep(60)
-
-class Silent:
-    started = advanced = finished = tick = lambda *_: None
+def wait_long(resources, report):
+    resources.callback((HERE / "stopped").touch)
+    (HERE / "begun").touch()
+    time.sleep(60)
 
 if __name__ == "__main__":
-    with Pool(jobs=1, cores=1) as pool:
-        pool.run([Long("long", pathlib.Path(sys.argv[1]))], Silent())
+    with Pool(jobs=1) as pool:
+        task = Task("long", HERE / "long.log", wait_long)
+        pool.run([task], Display(Store(HERE), 1))
 """
 
 
-def test_a_killed_runner_takes_its_workers_with_it(tmp_path):
-    script, log = tmp_path / "runner.py", tmp_path / "long.log"
+def wait_for(path: Path, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert path.exists()
+
+
+def test_a_killed_runner_takes_its_workers_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "runner.py"
     script.write_text(RUNNER)
     process = subprocess.Popen(
-        [sys.executable, str(script), str(log)],
+        [sys.executable, str(script), str(tmp_path)],
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
-        stdout=subprocess.PIPE,
         start_new_session=True,
     )
     try:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_for(tmp_path / "begun", 60)
         process.kill()
-        # The worker has the same output: it ends when both are gone.
-        process.communicate(timeout=10)
+        process.wait()
+        wait_for(tmp_path / "stopped", 10)  # what the worker has started is stopped
+        deadline = time.monotonic() + 10
+        with suppress(ProcessLookupError):
+            while time.monotonic() < deadline:  # until the worker is gone, too
+                os.killpg(process.pid, 0)
+                time.sleep(0.05)
+            raise AssertionError("The worker has outlived its runner.")
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-    assert (tmp_path / "stopped").exists()  # what the worker has started is stopped
