@@ -95,4 +95,4 @@ def _asked(experiment: Experiment) -> Any:
 
 def _file(experiment: Experiment, store: Store) -> Path:
     name = "coupons" if experiment.coupons else "kernel"
-    return store.folder(experiment.name) / f"{name}.json"
+    return store.root / experiment.name / f"{name}.json"

@@ -63,7 +63,8 @@ def collect(experiment: Experiment, store: Store) -> Results:
             finished.append(each)
         else:
             missing.append(run)
-    reference = experiment.reference and _read(experiment.reference, store)
+    level = experiment.reference
+    reference = _read(level, store) if level else None
     lines = read_lines(experiment, store)
     return Results(experiment, finished, missing, reference, lines)
 

@@ -56,7 +56,7 @@ class Display(Progress):
         """Move a task's bar."""
         self.update(self._bars[task][0], completed=done, total=total)
 
-    def finished(self, task: Task, sentence: str) -> None:
+    def ended(self, task: Task, sentence: str) -> None:
         """Replace a task's bar by a line."""
         bar, began = self._bars.pop(task)
         self.remove_task(bar)

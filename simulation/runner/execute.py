@@ -27,18 +27,9 @@ _MOST_JOBS = 4
 def run_experiments(
     experiments: Sequence[Experiment], store: Store, engine: str, jobs: int = 0
 ) -> int:
-    """Run what is not done yet; return 0 if everything is done then.
+    """Run what is not done yet, so many at a time; return 0 if everything is done then.
 
-    Parameters
-    ----------
-    experiments : sequence of Experiment
-        A run that several of them share is run once.
-    store : Store
-        Where everything goes.
-    engine : str
-        ``inline`` or ``flower``.
-    jobs : int
-        Runs at a time; 0 decides.
+    A run that several experiments share is run once. 0 jobs leave the number to us.
     """
     began = time.monotonic()
     runs = {run.identity: run for each in experiments for run in each.all_runs}

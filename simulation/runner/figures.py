@@ -5,9 +5,14 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from fed3r_app.runs.report import format_bytes, format_flops
 from simulation.runner.collect import (
@@ -19,10 +24,6 @@ from simulation.runner.collect import (
     known_values,
 )
 from simulation.runner.experiment import curve_of
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Colours that people who see few colours tell apart, then the same ones dashed.
 _COLORS = (
@@ -41,10 +42,21 @@ _COSTS: tuple[tuple[str, Callable[[float], str] | None], ...] = (
     ("bytes sent, both ways", format_bytes),
     ("average FLOPs per client", format_flops),
 )
+_LOOK = {
+    "figure.dpi": 110,
+    "figure.constrained_layout.use": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+}
 # Beyond this ratio of the largest to the smallest value a scale is logarithmic.
 _LOGARITHMIC = 30
 
 
+@rc_context(_LOOK)
 def draw_all(results: Results) -> dict[str, bytes]:
     """Return the pictures that an experiment asks for and has data for, by file."""
     plot, drawn = results.experiment.plot, {}
@@ -70,7 +82,7 @@ def _curves(results: Results) -> Figure:
             title: group(runs, lambda each: curve_of(each.run, axis))
             for title, runs in rows.items()
         }
-    figure = _figure(11, 3.4 * len(panels) + 0.6)
+    figure = Figure((11, 3.4 * len(panels) + 0.6))
     grid = figure.subplots(len(panels), 3, squeeze=False, sharey=True)
     names = dict.fromkeys(name for curves in panels.values() for name in curves)
     styles = dict(zip(names, cycle(_STYLES)))
@@ -108,14 +120,12 @@ def _draw_panel(
     name, form = _COSTS[place]
     _scale_costs(axes, form, bool(form) and largest > _LOGARITHMIC * smallest > 0)
     axes.set_xlabel(name)
-    _finish(axes)
+    _percent(axes.yaxis)
 
 
 def _scale_costs(
     axes: Axes, form: Callable[[float], str] | None, logarithmic: bool
 ) -> None:
-    from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
-
     if logarithmic:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(numticks=5))
@@ -130,7 +140,7 @@ def _scale_costs(
 def _bars(results: Results) -> Figure:
     """Draw the last accuracies as a group of bars for each curve."""
     curves, measures = results.curves(), results.experiment.plot.measures
-    figure = _figure(8, 0.5 + 0.34 * len(curves) * max(len(measures), 1.3))
+    figure = Figure((8, 0.5 + 0.34 * len(curves) * max(len(measures), 1.3)))
     axes = figure.subplots()
     height = 0.8 / len(measures)
     for place, (measure, color) in enumerate(zip(measures, cycle(_COLORS))):
@@ -147,7 +157,7 @@ def _bars(results: Results) -> Figure:
     axes.invert_yaxis()
     axes.set_xlabel("accuracy")
     _percent(axes.xaxis)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(False)
     if len(measures) > 1:
         _add_legend(figure, np.array([axes]))
     return figure
@@ -155,7 +165,7 @@ def _bars(results: Results) -> Figure:
 
 def _along(results: Results, x: str) -> Figure:
     """Draw the last accuracies along an axis."""
-    figure = _figure(6.4, 4.2)
+    figure = Figure((6.4, 4.2))
     axes = figure.subplots()
     measures = results.experiment.plot.measures
     places = list(dict.fromkeys(each.run.labels[x] for each in results.finished))
@@ -172,9 +182,9 @@ def _along(results: Results, x: str) -> Figure:
             _draw_means(axes, known, f"o{style}", color, label)
     axes.set_xticks(range(len(places)), [text.removeprefix(f"{x} ") for text in places])
     axes.set(xlabel=x, ylabel="accuracy")
-    _finish(axes)
+    _percent(axes.yaxis)
     if len(pairs) > 1:
-        axes.legend(frameon=False, fontsize=9)
+        axes.legend()
     return figure
 
 
@@ -186,7 +196,7 @@ def _kernel(lines: Sequence[Mapping[str, Any]]) -> Figure:
     lines : sequence of mappings
         `features`, `dim` (None for the exact kernel) and `accuracies` over seeds.
     """
-    figure = _figure(6.4, 4.2)
+    figure = Figure((6.4, 4.2))
     axes = figure.subplots()
     names = dict.fromkeys(line["features"] for line in lines)
     for name, color in zip(names, cycle(_COLORS)):
@@ -200,8 +210,8 @@ def _kernel(lines: Sequence[Mapping[str, Any]]) -> Figure:
     axes.set(xscale="log", xlabel="number of random features D", ylabel="accuracy")
     axes.set_xticks(dims, [f"{dim:,}" for dim in dims], minor=False)
     axes.minorticks_off()
-    _finish(axes)
-    axes.legend(frameon=False, fontsize=9)
+    _percent(axes.yaxis)
+    axes.legend()
     return figure
 
 
@@ -215,15 +225,7 @@ def _draw_means(
     axes.errorbar(x, means, spread, fmt=fmt, color=color, capsize=3, label=label)
 
 
-def _finish(axes: Axes) -> None:
-    _percent(axes.yaxis)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-
-
-def _percent(axis: Any) -> None:
-    from matplotlib.ticker import PercentFormatter
-
+def _percent(axis: Axis) -> None:
     axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
 
 
@@ -235,15 +237,8 @@ def _add_legend(figure: Figure, grid: Any) -> None:
             found.setdefault(label, handle)
     widest = max(map(len, found), default=1)
     columns = max(1, min(len(found), 5, 150 // (widest + 8)))
-    style = {"ncols": columns, "frameon": False, "fontsize": 9}
-    figure.legend(found.values(), found.keys(), loc="outside lower center", **style)
-
-
-def _figure(width: float, height: float) -> Figure:
-    # The object interface: no global state, no display.
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), dpi=110, layout="constrained")
+    place = "outside lower center"
+    figure.legend(found.values(), found.keys(), loc=place, ncols=columns)
 
 
 def _png(figure: Figure) -> bytes:

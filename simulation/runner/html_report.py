@@ -14,7 +14,6 @@ from fed3r_app.files import write_atomically
 from fed3r_app.runs.report import format_percent, format_seconds
 from simulation.runner.collect import Results, collect
 from simulation.runner.experiment import Experiment, curve_of
-from simulation.runner.figures import draw_all
 from simulation.runner.outcome_tables import tables_of
 from simulation.runner.store import Store, run_name
 from simulation.tables import Table
@@ -50,7 +49,9 @@ class Report:
 
 def write_report(experiment: Experiment, store: Store) -> Report:
     """Write tables, pictures and the page of what there is of an experiment."""
-    folder = store.folder(experiment.name)
+    from simulation.runner.figures import draw_all  # loads matplotlib
+
+    folder = store.root / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     results = collect(experiment, store)
     tables, pictures = tables_of(results), draw_all(results)

@@ -77,7 +77,7 @@ class Pool:
             for worker in [each for each in busy if each in ready]:
                 received = self._receive(worker)
                 if isinstance(received, str):
-                    display.finished(busy.pop(worker), received)
+                    display.ended(busy.pop(worker), received)
                 else:
                     display.advanced(busy[worker], *received)
             display.tick()

@@ -59,18 +59,20 @@ class RunGrid:
         for settings in (self.base, *self.points.values()):
             for key, value in settings.items():
                 _check_value(key, value)
-        for name, value in (
-            (name, v) for name, axis in self.axes.items() for v in axis
-        ):
-            if name in _KEYS:
-                _check_value(name, value)
-            elif not self.points:
-                raise value.error(f"The axis {unknown(name, _KEYS)}")
-            elif (text := str(value.scalar())) not in self.points:
-                raise value.error(
-                    f"axes.{name} must list names of points ({', '.join(self.points)}),"
-                    f" since it is not a run-config key; got {text!r}."
-                )
+        for name, values in self.axes.items():
+            for value in values:
+                self._check_axis(name, value)
+
+    def _check_axis(self, name: str, value: YamlValue) -> None:
+        if name in _KEYS:
+            _check_value(name, value)
+        elif not self.points:
+            raise value.error(f"The axis {unknown(name, _KEYS)}")
+        elif (text := str(value.scalar())) not in self.points:
+            raise value.error(
+                f"axes.{name} must list names of points ({', '.join(self.points)}), "
+                f"since it is not a run-config key; got {text!r}."
+            )
 
     def runs(self) -> list[ExperimentRun]:
         """Return all cells, the last axis fastest."""
@@ -139,11 +141,11 @@ def _check_value(key: str, value: YamlValue) -> None:
     if key not in _KEYS:
         raise value.error(unknown(key, _KEYS.difference(_OF_THE_RUNNER)))
     setting = value.whole() if key == CLIENTS else value.scalar()
-    try:
-        if key != CLIENTS:
+    if key != CLIENTS:
+        try:
             check_setting(key, setting)
-    except ValueError as error:
-        raise value.error(str(error)) from None
+        except ValueError as error:
+            raise value.error(str(error)) from None
 
 
 def _filled_in(value: YamlValue) -> Scalar:
@@ -156,9 +158,8 @@ def _filled_in(value: YamlValue) -> Scalar:
             f"{value.key} needs the environment variable {match[1]}, which is not set."
         )
 
-    scalar = value.scalar()
-    is_text = isinstance(scalar, str)
-    return re.sub(r"\$\{(\w+)\}", content, scalar) if is_text else scalar
+    text = value.scalar()
+    return re.sub(r"\$\{(\w+)\}", content, text) if isinstance(text, str) else text
 
 
 def needs_data_path(dataset: Scalar) -> bool:

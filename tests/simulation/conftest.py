@@ -23,15 +23,15 @@ base:
 
 
 @pytest.fixture
-def write_experiment(tmp_path: Path) -> Callable[..., Path]:
+def write(tmp_path: Path) -> Callable[..., Path]:
     """Write an experiment file: the small one and what is added to it."""
 
-    def write(text: str, name: str = "x", start: str = SMALL) -> Path:
+    def write_file(text: str, name: str = "x", start: str = SMALL) -> Path:
         path = tmp_path / f"{name}.yaml"
         path.write_text(start + textwrap.dedent(text))
         return path
 
-    return write
+    return write_file
 
 
 @pytest.fixture

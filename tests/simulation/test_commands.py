@@ -17,6 +17,10 @@ from fed3r_app.deployment import processes
 from fed3r_app.deployment.processes import INSTALLED_APP, app_settings, stage_app
 from simulation import __main__ as simulation
 
+Capsys = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+FlwrRun = Callable[[], int]
+
 
 def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start the command in a folder that holds the app."""
@@ -50,9 +54,7 @@ def test_a_command_that_is_not_known_is_refused(tmp_path: Path) -> None:
     assert "flwr-run" in output
 
 
-def test_fed3r_has_the_same_commands(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_fed3r_has_the_same_commands(capsys: Capsys, tmp_path: Path) -> None:
     show = ["show", "immunity-digits", "--output", str(tmp_path)]
     assert simulation.main(show) == fed3r(["experiments", *show]) == 0
     said = capsys.readouterr().out
@@ -62,7 +64,7 @@ def test_fed3r_has_the_same_commands(
 
 
 def test_an_app_that_a_wheel_installed_is_staged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: Patch
 ) -> None:
     site = stage_app(INSTALLED_APP, tmp_path / "site")
     packaged = site / "fed3r_app" / "pyproject.toml"
@@ -95,7 +97,7 @@ class Interrupted:
 
 
 @pytest.fixture
-def flwr_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+def flwr_run(tmp_path: Path, monkeypatch: Patch) -> FlwrRun:
     """Call the command in this process, in a folder that holds an app or doesn't."""
     monkeypatch.setattr(simulation, "EphemeralSuperLink", Interrupted)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
@@ -105,7 +107,7 @@ def flwr_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], in
 
 
 def test_ctrl_c_ends_a_run_without_a_traceback(
-    flwr_run: Callable[[], int], tmp_path: Path
+    flwr_run: FlwrRun, tmp_path: Path
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
     assert flwr_run() == 130
@@ -115,10 +117,7 @@ def test_ctrl_c_ends_a_run_without_a_traceback(
 
 @pytest.mark.parametrize("content", [None, "[project]", "no TOML"])
 def test_a_run_outside_of_the_project_is_refused_in_a_sentence(
-    flwr_run: Callable[[], int],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    content: str | None,
+    flwr_run: FlwrRun, tmp_path: Path, capsys: Capsys, content: str | None
 ) -> None:
     if content:
         (tmp_path / "pyproject.toml").write_text(content)
@@ -129,7 +128,7 @@ def test_a_run_outside_of_the_project_is_refused_in_a_sentence(
 
 
 def test_a_second_run_in_the_same_folder_is_refused_in_a_sentence(
-    flwr_run: Callable[[], int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    flwr_run: FlwrRun, tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
     (tmp_path / ".flwr").mkdir()

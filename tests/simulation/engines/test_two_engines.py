@@ -22,12 +22,10 @@ axes:
 
 @pytest.mark.slow
 def test_both_engines_give_the_same_numbers(
-    write_experiment: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FED3R_CACHE_DIR", str(tmp_path / "cache"))
-    path = write_experiment(f"  eval-every: 1\n{EXPERIMENT}")
+    path = write(f"  eval-every: 1\n{EXPERIMENT}")
     outcomes = {}
     for engine in ("inline", "flower"):
         out = tmp_path / engine

@@ -26,6 +26,9 @@ from simulation.runner.outcome_tables import kernel_table
 from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import DONE, NEW, Store, run_name
 
+Write = Callable[..., Path]
+Capsys = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 SPLITS = """
 base: {backbone: pixels, image-size: 8, clients: 10, clients-per-round: 5,
        upload-dtype: float64, partition: dirichlet, eval-every: 1}
@@ -49,7 +52,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Done]:
     root = tmp_path_factory.mktemp("done")
     path = root / "splits.yaml"
     path.write_text(SPLITS)
-    with pytest.MonkeyPatch.context() as patch:
+    with Patch.context() as patch:
         patch.setenv("FED3R_CACHE_DIR", str(root / "cache"))
         assert main(["run", str(path), "--output", str(root / "out")]) == 0
         yield path, root / "out"
@@ -110,9 +113,7 @@ def test_the_report_is_one_page_that_needs_no_other_file(done: Done) -> None:
     assert (out / "splits" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_is_done_is_skipped(
-    done: Done, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_done_is_skipped(done: Done, capsys: Capsys) -> None:
     path, out = done
     before = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*")}
     assert main(["run", str(path), "--output", str(out)]) == 0
@@ -129,7 +130,7 @@ def test_a_run_with_other_settings_is_another_run(done: Done, tmp_path: Path) ->
 
 
 def test_tables_and_pictures_can_be_made_again(
-    done: Done, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    done: Done, capsys: Capsys, tmp_path: Path
 ) -> None:
     path, out = done
     picture = (out / "splits" / "curves.png").read_bytes()
@@ -141,7 +142,7 @@ def test_tables_and_pictures_can_be_made_again(
 
 
 def test_another_runner_in_the_same_folder_is_refused(
-    done: Done, capsys: pytest.CaptureFixture[str]
+    done: Done, capsys: Capsys
 ) -> None:
     path, out = done
     with Store(out).claimed():
@@ -150,11 +151,9 @@ def test_another_runner_in_the_same_folder_is_refused(
 
 
 def test_the_others_are_run_when_one_fails(
-    write_experiment: Callable[..., Path],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    write: Write, tmp_path: Path, capsys: Capsys
 ) -> None:
-    path = write_experiment(
+    path = write(
         """
         points:
           sound: {}
@@ -183,9 +182,9 @@ def _fine_tuning_adds_its_costs(results: Results) -> None:
 
 
 def test_only_a_fine_tuning_is_resumed_where_it_stopped(
-    write_experiment: Callable[..., Path], tmp_path: Path
+    write: Write, tmp_path: Path
 ) -> None:
-    path = write_experiment("axes: {seed: [0]}\n")
+    path = write("axes: {seed: [0]}\n")
     store, run = Store(tmp_path / "out"), load(str(path))[0].runs[0]
     directory = store.directory(run)
     for left, resumed in (
@@ -207,10 +206,10 @@ def pretend_done(store: Store, runs: Iterable[ExperimentRun]) -> None:
 
 
 def test_a_changed_file_of_weights_makes_another_run(
-    write_experiment: Callable[..., Path], tmp_path: Path
+    write: Write, tmp_path: Path
 ) -> None:
     weights = tmp_path / "weights.pt"
-    path = write_experiment(f"axes: {{weights: [packaged, {weights}]}}\n")
+    path = write(f"axes: {{weights: [packaged, {weights}]}}\n")
     store, runs = Store(tmp_path / "out"), load(str(path))[0].runs
     weights.write_bytes(b"first")
     pretend_done(store, runs)
@@ -222,9 +221,9 @@ def test_a_changed_file_of_weights_makes_another_run(
 
 
 def test_another_recipe_of_the_features_makes_another_run(
-    write_experiment: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    write: Write, monkeypatch: Patch
 ) -> None:
-    run = load(str(write_experiment("axes: {seed: [0]}\n")))[0].runs[0]
+    run = load(str(write("axes: {seed: [0]}\n")))[0].runs[0]
     # The name that version 0.1 gave this run.
     settings = json.dumps([run.clients, sorted(run.config.items())])
     first = hashlib.sha256(settings.encode()).hexdigest()[:10]
@@ -234,11 +233,9 @@ def test_another_recipe_of_the_features_makes_another_run(
 
 
 def test_kernels_of_several_seeds_are_one_line(
-    write_experiment: Callable[..., Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    write: Write, tmp_path: Path, monkeypatch: Patch
 ) -> None:
-    path = write_experiment(
+    path = write(
         """
         axes: {method: [fed3r, fedncm], seed: [0, 1]}
         kernel: {per-class: 4, dims: [10, 20], seeds: 2}

@@ -30,9 +30,9 @@ def start(path: Path, out: Path, cache: Path) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 def test_an_interrupted_experiment_is_resumed(
-    write_experiment: Callable[..., Path], tmp_path: Path
+    write: Callable[..., Path], tmp_path: Path
 ) -> None:
-    path = write_experiment(
+    path = write(
         """
         points:
           short: {}

@@ -1,10 +1,12 @@
 """Worker processes: none that dies takes another along, none outlives its runner."""
 
+import importlib
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,39 +34,23 @@ def well(resources, report):
 """
 
 
-class Notes(Display):
-    """A display that remembers what it was told."""
-
-    def __init__(self, store: Store, total: int) -> None:
-        super().__init__(store, total)
-        self.ends: dict[str, str] = {}
-        self.advances: list[tuple[str, int, int]] = []
-
-    def advanced(self, task: Task, done: int, total: int) -> None:
-        super().advanced(task, done, total)
-        self.advances.append((task.title, done, total))
-
-    def finished(self, task: Task, sentence: str) -> None:
-        super().finished(task, sentence)
-        self.ends[task.title] = sentence
-
-
 def test_a_run_that_dies_takes_nothing_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "dying.py").write_text(DYING)
     monkeypatch.syspath_prepend(tmp_path)
-    dying = pytest.importorskip("dying")
+    dying = importlib.import_module("dying")
     kinds = ("killed", "raises", "well")
     tasks = [Task(how, tmp_path / f"{how}.log", getattr(dying, how)) for how in kinds]
-    notes = Notes(Store(tmp_path), len(tasks))
+    display, advances = Display(Store(tmp_path), len(tasks)), []
+    monkeypatch.setattr(display, "advanced", lambda *each: advances.append(each))
     with Pool(jobs=1) as pool:
-        pool.run(tasks, notes)
-    assert notes.ends["killed"].startswith("Its process was ended by signal 9.")
-    assert notes.ends["raises"] == "ValueError: a reason"
-    assert notes.ends["well"] == ""
-    assert notes.advances == [("well", 1, 1)]
-    assert [task.title for task, _ in notes.failures] == ["killed", "raises"]
+        pool.run(tasks, display)
+    failures = {task.title: sentence for task, sentence in display.failures}
+    assert failures.keys() == {"killed", "raises"}
+    assert failures["killed"].startswith("Its process was ended by signal 9.")
+    assert failures["raises"] == "ValueError: a reason"
+    assert advances == [(tasks[2], 1, 1)]
     assert (tmp_path / "raises.log").read_text().startswith("alive\nTraceback")
 
 
@@ -89,11 +75,19 @@ if __name__ == "__main__":
 """
 
 
-def wait_for(path: Path, seconds: float) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
     deadline = time.monotonic() + seconds
-    while not path.exists() and time.monotonic() < deadline:
+    while not condition():
+        assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert path.exists()
+
+
+def is_gone(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 def test_a_killed_runner_takes_its_workers_with_it(tmp_path: Path) -> None:
@@ -105,16 +99,11 @@ def test_a_killed_runner_takes_its_workers_with_it(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        wait_for(tmp_path / "begun", 60)
+        wait_until((tmp_path / "begun").exists, 60)
         process.kill()
         process.wait()
-        wait_for(tmp_path / "stopped", 10)  # what the worker has started is stopped
-        deadline = time.monotonic() + 10
-        with suppress(ProcessLookupError):
-            while time.monotonic() < deadline:  # until the worker is gone, too
-                os.killpg(process.pid, 0)
-                time.sleep(0.05)
-            raise AssertionError("The worker has outlived its runner.")
+        wait_until(lambda: is_gone(process.pid))
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+    assert (tmp_path / "stopped").exists()  # what the worker has started is stopped
