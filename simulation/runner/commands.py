@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 from fed3r_app.config import DEFAULTS
 from simulation.runner.collect import Results, collect
-from simulation.runner.composition import catalogue, find
+from simulation.runner.composition import catalogue
 from simulation.runner.execute import run_experiments
-from simulation.runner.experiment import Experiment, read_experiment
+from simulation.runner.experiment import Experiment, load, read_experiment
 from simulation.runner.html_report import write_report
 from simulation.runner.outcome_tables import tables_of
 from simulation.runner.run_grid import needs_data_path
@@ -131,5 +131,5 @@ def _say_what_is_missing(results: Results) -> int:
 
 def _load(arguments: argparse.Namespace) -> list[Experiment]:
     """Return the experiments that are named, all checked before anything else."""
-    sources = {each: None for name in arguments.names for each in find(name)}
-    return [read_experiment(source, arguments.data_path) for source in sources]
+    found = (load(name, arguments.data_path) for name in arguments.names)
+    return list({each.source: each for every in found for each in every}.values())

@@ -118,15 +118,9 @@ def _draw_panel(
         name = next(iter(reference.run.labels.values()))
         axes.axhline(level, color="black", ls="--", lw=1, label=name)
     name, form = _COSTS[place]
-    _scale_costs(axes, form, bool(form) and largest > _LOGARITHMIC * smallest > 0)
     axes.set_xlabel(name)
     _percent(axes.yaxis)
-
-
-def _scale_costs(
-    axes: Axes, form: Callable[[float], str] | None, logarithmic: bool
-) -> None:
-    if logarithmic:
+    if form and largest > _LOGARITHMIC * smallest > 0:
         axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(numticks=5))
         axes.xaxis.set_minor_formatter(NullFormatter())

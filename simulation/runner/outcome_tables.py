@@ -67,16 +67,11 @@ def outcome_table(results: Results) -> Table:
         values = [known_values(runs, key) for runs in curves.values()]
         if any(values):
             columns[heading] = [form(each) if each else None for each in values]
-    rows = list(zip(*columns.values(), strict=True))
-    return Table(f"At the end{_spread_of(seeds)}", tuple(columns), rows)
-
-
-def _spread_of(seeds: set[int]) -> str:
-    """Return what ± means in a table of curves with these numbers of seeds."""
-    if max(seeds) < 2:
-        return ""
-    number = f"{min(seeds)} seeds" if len(seeds) == 1 else "the seeds"
-    return f", mean ± sample standard deviation of {number}"
+    title = "At the end"
+    if max(seeds) > 1:
+        number = f"{min(seeds)} seeds" if len(seeds) == 1 else "the seeds"
+        title += f", mean ± sample standard deviation of {number}"
+    return Table(title, tuple(columns), list(zip(*columns.values(), strict=True)))
 
 
 def target_table(results: Results, goal: float, baseline: str) -> Table:

@@ -144,14 +144,12 @@ def _extract(config: Config, _: ExitStack, report: Report) -> None:
         for images in parts:
             cuts = range(_CHUNK, len(images), _CHUNK)
             for rows in np.split(np.arange(len(images)), cuts):
-                advance = partial(_report_part, report, before, total)
+
+                def advance(done: int, _: int, before: int = before) -> None:
+                    report(before + done, total)
+
                 extract(images, rows, progress=advance)
                 before += len(rows)
                 report(before, total)
     finally:
         torch.set_num_threads(threads)
-
-
-def _report_part(report: Report, before: int, total: int, done: int, _: int) -> None:
-    """Report how much is done of all when so much of a part is done."""
-    report(before + done, total)

@@ -55,7 +55,7 @@ def test_a_run_that_dies_takes_nothing_with_it(
 
 
 RUNNER = """
-import pathlib, sys, time
+import os, pathlib, sys, time
 from simulation.runner.display import Display
 from simulation.runner.pool import Pool
 from simulation.runner.store import Store
@@ -65,7 +65,7 @@ HERE = pathlib.Path(sys.argv[1])
 
 def wait_long(resources, report):
     resources.callback((HERE / "stopped").touch)
-    (HERE / "begun").touch()
+    (HERE / "worker").write_text(str(os.getpid()))
     time.sleep(60)
 
 if __name__ == "__main__":
@@ -75,23 +75,19 @@ if __name__ == "__main__":
 """
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+def wait_until(condition: Callable[[], object], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
 
-def is_gone(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return True
-    return False
+def content(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
 
 
 def test_a_killed_runner_takes_its_workers_with_it(tmp_path: Path) -> None:
-    script = tmp_path / "runner.py"
+    script, worker = tmp_path / "runner.py", tmp_path / "worker"
     script.write_text(RUNNER)
     process = subprocess.Popen(
         [sys.executable, str(script), str(tmp_path)],
@@ -99,10 +95,12 @@ def test_a_killed_runner_takes_its_workers_with_it(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        wait_until((tmp_path / "begun").exists, 60)
+        wait_until(lambda: content(worker), 60)
         process.kill()
         process.wait()
-        wait_until(lambda: is_gone(process.pid))
+        # A process that has ended has no command line, whoever takes leave of it.
+        command = Path("/proc", worker.read_text(), "cmdline")
+        wait_until(lambda: not content(command), 10)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
