@@ -42,7 +42,7 @@ _COSTS: tuple[tuple[str, Callable[[float], str] | None], ...] = (
     ("bytes sent, both ways", format_bytes),
     ("average FLOPs per client", format_flops),
 )
-_LOOK = {
+_LOOK: dict[Any, Any] = {
     "figure.dpi": 110,
     "figure.constrained_layout.use": True,
     "axes.spines.top": False,
@@ -231,8 +231,8 @@ def _add_legend(figure: Figure, grid: Any) -> None:
             found.setdefault(label, handle)
     widest = max(map(len, found), default=1)
     columns = max(1, min(len(found), 5, 150 // (widest + 8)))
-    place = "outside lower center"
-    figure.legend(found.values(), found.keys(), loc=place, ncols=columns)
+    names, handles = found.keys(), found.values()
+    figure.legend(handles, names, loc="outside lower center", ncols=columns)
 
 
 def _png(figure: Figure) -> bytes:
