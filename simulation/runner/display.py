@@ -4,16 +4,9 @@ from __future__ import annotations
 
 import time
 
+from rich import progress
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 from fed3r_app.runs.report import format_percent, format_seconds, number_of
 from simulation.runner.run_grid import ExperimentRun
@@ -21,7 +14,7 @@ from simulation.runner.store import Store
 from simulation.runner.tasks import Task
 
 
-class Display(Progress):
+class Display(progress.Progress):
     """Bars on a terminal; elsewhere a line for each of ``total`` tasks when it ends.
 
     The metrics that the runs write into the store are followed.
@@ -31,10 +24,10 @@ class Display(Progress):
         console = Console()
         super().__init__(
             "{task.description}",
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
             "{task.fields[note]}",
             console=console,
             transient=True,
@@ -43,7 +36,7 @@ class Display(Progress):
         )
         self._store, self._total, self._done = store, total, 0
         self.failures: list[tuple[Task, str]] = []
-        self._bars: dict[Task, tuple[TaskID, float]] = {}
+        self._bars: dict[Task, tuple[progress.TaskID, float]] = {}
         self._all = self.add_task("all", total=total, note="")
 
     def started(self, task: Task) -> None:

@@ -106,29 +106,30 @@ class RunGrid:
             config["data-path"] = os.path.abspath(os.path.expanduser(self.data_path))
         try:
             checked = Config.from_run_config(config)
+            _check_data_path(checked)
         except ValueError as error:
             # Where the first key stands that the sentence names.
             words = re.findall(r"[\w-]+", str(error))
             places = [settings[word] for word in words if word in settings]
             sentence = f"{error} (Run {', '.join(labels.values())!r}.)"
             raise (places or [where])[0].error(sentence) from None
-        if needs_data_path(checked.dataset):
-            _check_data_path(checked, settings.get("dataset", where))
         config = checked.to_run_config()
         for key in _OF_THE_RUNNER:
             del config[key]
         return ExperimentRun(labels, clients, checked.per_round, config)
 
 
-def _check_data_path(config: Config, where: YamlValue) -> None:
-    """Refuse a folder of data that is not there."""
+def _check_data_path(config: Config) -> None:
+    """Refuse a data set whose folder is not there."""
+    if not needs_data_path(config.dataset):
+        return
     if not config.data_path:
-        raise where.error(
+        raise ValueError(
             f"data-path must name the folder of dataset = {config.dataset!r}, got ''. "
             "Give --data-path DIR, or base.data-path in the file."
         )
     if not os.path.isdir(os.path.expanduser(config.data_path)):
-        raise where.error(
+        raise ValueError(
             f"data-path must be an existing folder, got {config.data_path!r}. Make an "
             "empty one first if the data is to be downloaded there."
         )

@@ -120,7 +120,7 @@ BAD = [
     (f"  dataset: cifar100\n{ONE}", 8, "data-path must name the folder of"),
     (
         f"  dataset: cifar100\n  data-path: /no/such/folder\n{ONE}",
-        *(8, "data-path must be an existing folder, got '/no/such/folder'"),
+        *(9, "data-path must be an existing folder, got '/no/such/folder'"),
     ),
     ("axes: {sedd: [0]}\n", 8, "'sedd'.*Did you mean 'seed'"),
     ("points: {a: {}}\naxes: {p: [b]}\n", 9, r"names of points \(a\).*got 'b'"),
