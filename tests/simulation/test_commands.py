@@ -6,9 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -19,7 +18,6 @@ from simulation import __main__ as simulation
 
 Capsys = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
-FlwrRun = Callable[[], int]
 
 
 def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -77,66 +75,48 @@ def test_an_app_that_a_wheel_installed_is_staged(
     assert not (staged / "simulation").exists()
 
 
-class Interrupted:
-    """A SuperLink whose user presses Ctrl-C; ``started`` says how often it was up."""
-
-    started = 0
-
-    def __init__(self, home: Path) -> None:
-        pass
-
-    def __enter__(self) -> Self:
-        type(self).started += 1
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        pass
-
-    def run(self, *arguments: str) -> bool:
-        raise KeyboardInterrupt
-
-
 @pytest.fixture
-def flwr_run(tmp_path: Path, monkeypatch: Patch) -> FlwrRun:
-    """Call the command in this process, in a folder that holds an app or doesn't."""
-    monkeypatch.setattr(simulation, "EphemeralSuperLink", Interrupted)
+def superlink(tmp_path: Path, monkeypatch: Patch) -> MagicMock:
+    """A SuperLink whose user presses Ctrl-C, and this process in an empty folder."""
+    superlink = MagicMock()
+    superlink.return_value.__enter__.return_value.run.side_effect = KeyboardInterrupt
+    monkeypatch.setattr(simulation, "EphemeralSuperLink", superlink)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
-    monkeypatch.setattr(Interrupted, "started", 0)
     monkeypatch.chdir(tmp_path)
-    return lambda: simulation.main(["flwr-run"])
+    return superlink
 
 
 def test_ctrl_c_ends_a_run_without_a_traceback(
-    flwr_run: FlwrRun, tmp_path: Path
+    superlink: MagicMock, tmp_path: Path
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
-    assert flwr_run() == 130
-    assert Interrupted.started == 1
-    assert flwr_run() == 130  # the folder is free again
+    for times in (1, 2):  # the folder is free again
+        assert simulation.main(["flwr-run"]) == 130
+        assert superlink.call_count == times
 
 
 @pytest.mark.parametrize("content", [None, "[project]", "no TOML"])
 def test_a_run_outside_of_the_project_is_refused_in_a_sentence(
-    flwr_run: FlwrRun, tmp_path: Path, capsys: Capsys, content: str | None
+    superlink: MagicMock, tmp_path: Path, capsys: Capsys, content: str | None
 ) -> None:
     if content:
         (tmp_path / "pyproject.toml").write_text(content)
-    assert flwr_run() == 1
+    assert simulation.main(["flwr-run"]) == 1
     assert f"{tmp_path} must be the app's folder, got" in capsys.readouterr().err
-    assert not Interrupted.started
+    superlink.assert_not_called()
     assert not (tmp_path / ".flwr").exists()
 
 
 def test_a_second_run_in_the_same_folder_is_refused_in_a_sentence(
-    flwr_run: FlwrRun, tmp_path: Path, capsys: Capsys
+    superlink: MagicMock, tmp_path: Path, capsys: Capsys
 ) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
     (tmp_path / ".flwr").mkdir()
     with (tmp_path / ".flwr" / "lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert flwr_run() == 1
+        assert simulation.main(["flwr-run"]) == 1
     assert "must not be in use, got another run" in capsys.readouterr().err
-    assert not Interrupted.started
+    superlink.assert_not_called()
 
 
 @pytest.mark.slow

@@ -82,10 +82,6 @@ def wait_until(condition: Callable[[], object], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def content(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
-
-
 def test_a_killed_runner_takes_its_workers_with_it(tmp_path: Path) -> None:
     script, worker = tmp_path / "runner.py", tmp_path / "worker"
     script.write_text(RUNNER)
@@ -95,12 +91,12 @@ def test_a_killed_runner_takes_its_workers_with_it(tmp_path: Path) -> None:
         start_new_session=True,
     )
     try:
-        wait_until(lambda: content(worker), 60)
+        wait_until(lambda: worker.exists() and worker.read_text(), 60)
         process.kill()
         process.wait()
         # A process that has ended has no command line, whoever takes leave of it.
         command = Path("/proc", worker.read_text(), "cmdline")
-        wait_until(lambda: not content(command), 10)
+        wait_until(lambda: not (command.exists() and command.read_text()), 10)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
