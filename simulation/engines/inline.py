@@ -37,12 +37,9 @@ class InlineGrid(Grid):
         self.run_id = secrets.randbits(63)
         shared = dict(run_config)
         self._contexts = {}
-        for partition in range(num_clients):
-            node = _SERVER + 1 + partition
-            place: UserConfig = {
-                "partition-id": partition,
-                "num-partitions": num_clients,
-            }
+        for node in range(_SERVER + 1, _SERVER + 1 + num_clients):
+            place: UserConfig = {"num-partitions": num_clients}
+            place["partition-id"] = node - _SERVER - 1
             context = Context(self.run_id, node, place, RecordDict(), shared)
             self._contexts[node] = context
         self._waiting: dict[str, Message] = {}
@@ -76,13 +73,11 @@ class InlineGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Keep messages until their replies are pulled; return their ids."""
-        ids = []
-        for message in messages:
-            message_id = str(next(self._numbers))
+        pushed = {str(next(self._numbers)): message for message in messages}
+        for message_id, message in pushed.items():
             stamp(message, message_id, _SERVER)
-            self._waiting[message_id] = message
-            ids.append(message_id)
-        return ids
+        self._waiting |= pushed
+        return list(pushed)
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Run the clients that were asked, and return their replies one by one."""

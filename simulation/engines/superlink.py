@@ -22,13 +22,8 @@ class EphemeralSuperLink(FlowerProcesses):
         """Call ``flwr run`` with live output; return whether the run completed.
 
         Flower's command ends well whatever became of the run, so its status is asked.
-
-        Parameters
-        ----------
-        *arguments : str
-            The app's folder, and options of ``flwr run``.
-        output : Path or None
-            File for the output; None shows it.
+        The arguments are the app's folder and options of ``flwr run``; the output goes
+        to a file, where one is given.
         """
         app, *options = arguments
         command = ["flwr", "run", str(self.stage(Path(app))), *options, "--stream"]
@@ -40,11 +35,7 @@ class EphemeralSuperLink(FlowerProcesses):
                 stdout=file,
                 stderr=subprocess.STDOUT if file else None,
             )
-        return started.returncode == 0 and self.last_status() == COMPLETED
-
-    def last_status(self) -> str:
-        """Return the status of the last run, such as ``finished:completed``."""
-        return self.superlink.status(limit=1)
+        return started.returncode == 0 and self.superlink.status(limit=1) == COMPLETED
 
     def _start_processes(self) -> None:
         """Start the SuperLink, then what runs its apps, in one process group.

@@ -1,24 +1,20 @@
-"""What came of an experiment's runs: a table of all, and curves over the seeds."""
+"""What came of an experiment's runs: all that is there, and curves over the seeds."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fed3r_app.files import write_atomically
+from fed3r_app.runs.report import Values, number_of
+from simulation.runner.analyses import Lines, read_lines
 from simulation.runner.experiment import Experiment, curve_of
 from simulation.runner.run_grid import ExperimentRun
-from simulation.runner.store import Store, run_name
+from simulation.runner.store import Store
 
-Values = Mapping[str, object]
-_LISTS = ("missing_clients", "absent_classes")
+_MEASURED = ("accuracy", "round", "upload_bytes", "download_bytes", "flops_per_client")
 
 
 @dataclass(frozen=True)
@@ -27,21 +23,22 @@ class Finished:
 
     run: ExperimentRun
     summary: Values
-    metrics: list[Values]
+    metrics: list[dict[str, object]]
 
     def measure(self, key: str) -> float | None:
         """Return a number of the summary, where there is one."""
-        return _number(self.summary, key)
+        return number_of(self.summary, key)
 
 
 @dataclass(frozen=True)
 class Results:
-    """All that is there of an experiment."""
+    """All that is there of an experiment, with what was computed beside its runs."""
 
     experiment: Experiment
     finished: list[Finished]
     missing: list[ExperimentRun]
-    reference: Finished | None
+    reference: Finished | None = None
+    lines: Lines | None = None
 
     def curves(self, *without: str) -> dict[str, list[Finished]]:
         """Return the runs of each curve, which differ in their seeds and some axes."""
@@ -60,28 +57,23 @@ def group(
 
 def collect(experiment: Experiment, store: Store) -> Results:
     """Return what there is of an experiment."""
-    finished = {run.identity: _read(run, store) for run in experiment.all_runs}
-    runs = [(run, finished[run.identity]) for run in experiment.runs]
-    reference = experiment.reference
-    return Results(
-        experiment,
-        [each for _, each in runs if each],
-        [run for run, each in runs if not each],
-        finished[reference.identity] if reference else None,
-    )
+    finished, missing = [], []
+    for run in experiment.runs:
+        if each := _read(run, store):
+            finished.append(each)
+        else:
+            missing.append(run)
+    level = experiment.reference
+    reference = _read(level, store) if level else None
+    lines = read_lines(experiment, store)
+    return Results(experiment, finished, missing, reference, lines)
 
 
 def _read(run: ExperimentRun, store: Store) -> Finished | None:
     summary = store.summary(run)
     if summary is None:
         return None
-    return Finished(run, summary, list(store.directory(run).read_metrics()))
-
-
-def _number(values: Values, key: str) -> float | None:
-    """Return a number, or None where there is none of that name."""
-    value = values.get(key)
-    return float(value) if isinstance(value, (int, float)) else None
+    return Finished(run, summary, store.directory(run).read_metrics())
 
 
 def known_values(runs: Iterable[Finished], key: str) -> list[float]:
@@ -100,91 +92,39 @@ def deviation(values: ArrayLike) -> NDArray[np.float64]:
     return spread
 
 
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """Accuracy against costs, over seeds; arrays of one value a measured round.
+def measured(run: Finished) -> NDArray[np.float64]:
+    """Return accuracy, round, bytes and FLOPs (m, 4) of the rounds with an accuracy.
 
-    Mean and sample standard deviation of the accuracy; means of what was spent so far:
-    rounds, bytes in both directions, average FLOPs per client.
+    Bytes in both directions and average FLOPs per client are those up to that round.
     """
+    rows = [[number_of(line, key) for key in _MEASURED] for line in run.metrics]
+    table = np.array(rows, dtype=np.float64).reshape(-1, len(_MEASURED))
+    accuracy, rounds, up, down, flops = table[~np.isnan(table[:, 0])].T
+    sent = np.nan_to_num(up) + np.nan_to_num(down)
+    return np.stack([accuracy, rounds, sent, flops], axis=1)
 
-    accuracy: NDArray[np.float64]
-    spread: NDArray[np.float64]
-    rounds: NDArray[np.float64]
-    bytes: NDArray[np.float64]
-    flops: NDArray[np.float64]
 
+def average(runs: list[Finished]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and sample standard deviation over seeds of what is measured, (m, 4).
 
-def average(runs: list[Finished]) -> Curve | None:
-    """Return the curve of runs that differ in their seeds; None without accuracies.
-
-    A run that ended before the others keeps its last values.
+    A run that ended before the others keeps its last values; m is 0 without accuracies.
     """
     tables = [table for table in map(measured, runs) if len(table)]
     if not tables:
-        return None
-    first = max(table[0, 0] for table in tables)
-    rounds = np.unique(np.concatenate([table[:, 0] for table in tables]))
+        return np.empty((0, 4)), np.empty((0, 4))
+    first = max(table[0, 1] for table in tables)
+    rounds = np.unique(np.concatenate([table[:, 1] for table in tables]))
     rounds = rounds[rounds >= first]
     # The last measured round at or before each round.
-    places = [np.searchsorted(each[:, 0], rounds, side="right") - 1 for each in tables]
+    places = [np.searchsorted(each[:, 1], rounds, side="right") - 1 for each in tables]
     stacked = np.stack([each[at] for each, at in zip(tables, places, strict=True)])
-    mean, spread = stacked.mean(axis=0), deviation(stacked)
-    return Curve(mean[:, 1], spread[:, 1], rounds, mean[:, 2], mean[:, 3])
-
-
-def measured(run: Finished) -> NDArray[np.float64]:
-    """Return round, accuracy, bytes and FLOPs (m, 4) of the rounds with an accuracy."""
-    rows = [
-        (
-            _number(line, "round"),
-            _number(line, "accuracy"),
-            (_number(line, "upload_bytes") or 0)
-            + (_number(line, "download_bytes") or 0),
-            _number(line, "flops_per_client"),
-        )
-        for line in run.metrics
-        if _number(line, "accuracy") is not None
-    ]
-    return np.array(rows, dtype=np.float64).reshape(-1, 4)
+    mean = stacked.mean(axis=0)
+    mean[:, 1] = rounds
+    return mean, deviation(stacked)
 
 
 def to_reach(run: Finished, accuracy: float) -> NDArray[np.float64] | None:
     """Return rounds, bytes and FLOPs when an accuracy was first measured, or None."""
     table = measured(run)
-    reached = np.flatnonzero(table[:, 1] >= accuracy)
-    return table[reached[0], [0, 2, 3]] if len(reached) else None
-
-
-def rows_of(results: Results) -> list[dict[str, object]]:
-    """Return a row for each run: its place in the grid, its settings, its outcome."""
-    both = [*results.finished, *([results.reference] if results.reference else [])]
-    configs = [each.run.config for each in both]
-    varying = [
-        key
-        for key in (configs[0] if configs else ())
-        if key == "seed" or len({repr(config[key]) for config in configs}) > 1
-    ]
-    return [
-        {
-            "experiment": results.experiment.name,
-            "run": run_name(each.run),
-            "curve": curve_of(each.run),
-            **{key: each.run.config[key] for key in varying},
-            **{key: each.summary[key] for key in each.summary if key not in _LISTS},
-            "clients": each.run.clients,
-        }
-        for each in both
-    ]
-
-
-def write_rows(rows: list[dict[str, object]], folder: Path) -> None:
-    """Write rows as CSV and as JSON lines."""
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    lines = "".join(json.dumps(row) + "\n" for row in rows)
-    write_atomically(folder / "results.csv", text.getvalue().encode())
-    write_atomically(folder / "results.jsonl", lines.encode())
+    reached = np.flatnonzero(table[:, 0] >= accuracy)
+    return table[reached[0], 1:] if len(reached) else None

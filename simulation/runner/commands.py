@@ -10,11 +10,12 @@ import sys
 from collections.abc import Callable
 
 from fed3r_app.config import DEFAULTS
-from simulation.runner.collect import collect
+from simulation.runner.collect import Results, collect
 from simulation.runner.composition import catalogue
 from simulation.runner.execute import run_experiments
 from simulation.runner.experiment import Experiment, load, read_experiment
-from simulation.runner.html_report import tables_of, write_report
+from simulation.runner.html_report import write_report
+from simulation.runner.outcome_tables import tables_of
 from simulation.runner.run_grid import needs_data_path
 from simulation.runner.store import DONE, Store
 from simulation.tables import Table
@@ -61,7 +62,7 @@ def list_command(arguments: argparse.Namespace) -> int:
         experiment = read_experiment(source, arguments.data_path or os.getcwd())
         runs = experiment.all_runs
         done = sum(store.state(run) == DONE for run in runs)
-        data = {str(run.config["dataset"]) for run in runs}
+        data = {run.config["dataset"] for run in runs}
         wants = "--data-path" if any(map(needs_data_path, data)) else ""
         known = arguments.data_path or not wants
         state = f"{done if known else '?'} of {len(runs)}"
@@ -93,9 +94,9 @@ def table_command(arguments: argparse.Namespace) -> int:
     store, code = Store.at(arguments.output), 0
     for experiment in _load(arguments):
         results = collect(experiment, store)
-        for table in tables_of(results, store):
+        for table in tables_of(results):
             print(table.markdown() if arguments.markdown else table.text(), end="\n\n")
-        code |= _say_what_is_missing(experiment, len(results.missing))
+        code |= _say_what_is_missing(results)
     return code
 
 
@@ -104,9 +105,8 @@ def plot_command(arguments: argparse.Namespace) -> int:
     """Draw the pictures of experiments and write their reports."""
     store, code = Store.at(arguments.output), 0
     for experiment in _load(arguments):
-        missing = len(collect(experiment, store).missing)
-        code |= _say_what_is_missing(experiment, missing)
         report = write_report(experiment, store)
+        code |= _say_what_is_missing(report.results)
         for path in report.figures:
             print(f"Picture: {path}")
             if arguments.to:
@@ -116,8 +116,9 @@ def plot_command(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _say_what_is_missing(experiment: Experiment, missing: int) -> int:
+def _say_what_is_missing(results: Results) -> int:
     """Say how many runs are missing; return the exit code that this means."""
+    experiment, missing = results.experiment, len(results.missing)
     if not missing:
         return 0
     print(
@@ -130,7 +131,5 @@ def _say_what_is_missing(experiment: Experiment, missing: int) -> int:
 
 def _load(arguments: argparse.Namespace) -> list[Experiment]:
     """Return the experiments that are named, all checked before anything else."""
-    found = [
-        each for name in arguments.names for each in load(name, arguments.data_path)
-    ]
-    return list({each.source: each for each in found}.values())
+    found = (load(name, arguments.data_path) for name in arguments.names)
+    return list({each.source: each for every in found for each in every}.values())

@@ -8,7 +8,6 @@ what the variant extends, the file, the variant.
 from __future__ import annotations
 
 import fnmatch
-import itertools
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -17,7 +16,6 @@ from simulation.runner.yaml_file import ExperimentError, YamlValue, read_yaml
 
 FOLDER = Path(__file__).parents[1] / "experiments"
 Content = dict[str, YamlValue]
-_VARIANTS, _EXTENDS = "variants", "extends"
 
 
 @dataclass(frozen=True)
@@ -31,54 +29,52 @@ class Source:
     def read(self) -> YamlValue:
         """Return the whole content, with everything that it extends."""
         own = dict(read_yaml(self.file).mapping())
-        variants = own.pop(_VARIANTS, None)
+        variants = own.pop("variants", None)
         chosen: Content = {}
         if variants and self.variant is not None:
             chosen = variants.mapping()[self.variant].mapping()
-        parts = (_extended(own, (self.file,)), _extended(chosen, (self.file,)))
-        merged = reduce(_merge, (*parts, own, chosen))
-        merged.pop(_EXTENDS, None)
+        bases = (_extended(part, (self.file,)) for part in (own, chosen))
+        merged = reduce(_merge, (*bases, own, chosen))
+        merged.pop("extends", None)
         return YamlValue("", merged, self.file, 1)
 
 
 def catalogue(folder: Path = FOLDER) -> dict[str, Source]:
     """Return all experiments of a folder by name."""
     found: dict[str, Source] = {}
-    files = sorted(folder.glob("*.yaml"))
-    for source in itertools.chain.from_iterable(map(_of, files)):
-        other = found.setdefault(source.name, source)
-        if other is not source:
-            raise ExperimentError(
-                f"{source.file}: the name {source.name!r} must be its own, got that of "
-                f"{other.file}."
-            )
+    for file in sorted(folder.glob("*.yaml")):
+        for source in _of(file):
+            if (other := found.setdefault(source.name, source)) is not source:
+                raise ExperimentError(
+                    f"{file}: the name {source.name!r} must be its own, got that of "
+                    f"{other.file}."
+                )
     return found
 
 
-def find(name: str, folder: Path = FOLDER) -> list[Source]:
+def find(name: str) -> list[Source]:
     """Return the experiments that a name, a pattern or a path means.
 
     A path may start beside the experiments' folder; that of a file with variants means
     the first of them.
     """
     if name.endswith((".yaml", ".yml")):
-        for path in (Path(name), folder.parent / name):
+        for path in (Path(name), FOLDER.parent / name):
             if path.is_file():
                 return _of(path)[:1]
         raise ExperimentError(f"{name} must be a file, got none of that name.")
-    known = catalogue(folder)
-    found = [known[each] for each in fnmatch.filter(known, name)]
-    if not found:
-        raise ExperimentError(
-            f"{name!r} must be an experiment or the path of a .yaml file. "
-            "`fed3r experiments list` lists the experiments."
-        )
-    return found
+    known = catalogue()
+    if found := fnmatch.filter(known, name):
+        return [known[each] for each in found]
+    raise ExperimentError(
+        f"{name!r} must be an experiment or the path of a .yaml file. "
+        "`fed3r experiments list` lists the experiments."
+    )
 
 
 def _of(file: Path) -> list[Source]:
     """Return the experiments of a file: one, or one for each variant."""
-    variants = read_yaml(file).mapping().get(_VARIANTS)
+    variants = read_yaml(file).mapping().get("variants")
     if variants is None:
         return [Source(file.stem, file)]
     if not variants.mapping():
@@ -89,17 +85,16 @@ def _of(file: Path) -> list[Source]:
 def _extended(content: Content, above: tuple[Path, ...]) -> Content:
     """Return what the files that a content extends amount to, in their order."""
     merged: Content = {}
-    extends = content.get(_EXTENDS)
-    for each in extends.distinct() if extends else ():
+    for each in content["extends"].distinct() if "extends" in content else ():
         name, file = each.text(), each.file.parent / each.text()
         if not file.is_file():
             raise each.error(f"extends must name a file beside it, got {name!r}.")
-        if file.resolve() in (path.resolve() for path in above):
+        if any(file.samefile(path) for path in above):
             raise each.error(f"{name!r} must not extend itself.")
         own = read_yaml(file).mapping()
-        if _VARIANTS in own:
-            raise own[_VARIANTS].error("A file that is extended has no variants.")
-        merged = _merge(_merge(merged, _extended(own, (*above, file))), own)
+        if "variants" in own:
+            raise own["variants"].error("A file that is extended has no variants.")
+        merged = reduce(_merge, (merged, _extended(own, (*above, file)), own))
     return merged
 
 

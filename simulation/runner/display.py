@@ -2,103 +2,82 @@
 
 from __future__ import annotations
 
-import json
 import time
-from pathlib import Path
 
+from rich import progress
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
-from fed3r_app.runs.report import format_percent, format_seconds
+from fed3r_app.runs.report import format_percent, format_seconds, number_of
 from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import Store
-from simulation.runner.tasks import RunTask, Task
+from simulation.runner.tasks import Task
 
 
-class Display:
+class Display(progress.Progress):
     """Bars on a terminal; elsewhere a line for each of ``total`` tasks when it ends.
 
     The metrics that the runs write into the store are followed.
     """
 
     def __init__(self, store: Store, total: int) -> None:
+        console = Console()
+        super().__init__(
+            "{task.description}",
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TimeRemainingColumn(),
+            "{task.fields[note]}",
+            console=console,
+            transient=True,
+            # Without a terminal the bars would only be printed once, at the end.
+            disable=not console.is_terminal,
+        )
         self._store, self._total, self._done = store, total, 0
         self.failures: list[tuple[Task, str]] = []
-        self._bars: dict[Task, tuple[TaskID, float]] = {}
-        self._followed: dict[Task, Path] = {}
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=Console(),
-            transient=True,
-        )
-        self._all = self._progress.add_task("all", total=total, note="")
-
-    def __enter__(self) -> Display:
-        # Without a terminal the bars would only be printed once, at the end.
-        if self._progress.console.is_terminal:
-            self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
+        self._bars: dict[Task, tuple[progress.TaskID, float]] = {}
+        self._all = self.add_task("all", total=total, note="")
 
     def started(self, task: Task) -> None:
         """Add a bar for a task."""
-        total = None
-        if isinstance(task, RunTask):
-            total = expected_rounds(task.run)
-            self._followed[task] = self._store.directory(task.run).metrics_path
-        bar = self._progress.add_task(escape(task.title), total=total, note="")
+        total = expected_rounds(task.run) if task.run else None
+        bar = self.add_task(escape(task.title), total=total, note="")
         self._bars[task] = bar, time.monotonic()
 
     def advanced(self, task: Task, done: int, total: int) -> None:
         """Move a task's bar."""
-        self._progress.update(self._bars[task][0], completed=done, total=total)
+        self.update(self._bars[task][0], completed=done, total=total)
 
-    def finished(self, task: Task, sentence: str) -> None:
+    def ended(self, task: Task, sentence: str) -> None:
         """Replace a task's bar by a line."""
         bar, began = self._bars.pop(task)
-        self._progress.remove_task(bar)
+        self.remove_task(bar)
         self._done += 1
-        self._progress.update(self._all, completed=self._done)
+        self.update(self._all, completed=self._done)
+        summary = self._store.summary(task.run) if task.run else None
+        accuracy = number_of(summary or {}, "accuracy")
+        outcome = "done" if accuracy is None else f"accuracy {format_percent(accuracy)}"
         if sentence:
             self.failures.append((task, sentence))
-        self._followed.pop(task, None)
-        outcome = self._outcome(task, sentence)
+            outcome = f"FAILED: {sentence}"
         seconds = format_seconds(time.monotonic() - began)
         line = f"{self._done} of {self._total}: {task.title}: {outcome}, {seconds}"
         # Above the bars.
-        self._progress.console.print(line, markup=False, highlight=False)
+        self.console.print(line, markup=False, highlight=False)
 
     def tick(self) -> None:
         """Let the bars follow what the runs have written."""
-        for task, metrics in self._followed.items():
-            rounds, accuracy = _progress_of(metrics)
-            note = "" if accuracy is None else format_percent(accuracy)
-            self._progress.update(self._bars[task][0], completed=rounds, note=note)
-
-    def _outcome(self, task: Task, sentence: str) -> str:
-        if sentence:
-            return f"FAILED: {sentence}"
-        summary = self._store.summary(task.run) if isinstance(task, RunTask) else None
-        accuracy = (summary or {}).get("accuracy")
-        if not isinstance(accuracy, float):
-            return "done"
-        return f"accuracy {format_percent(accuracy)}"
+        for task, (bar, _) in self._bars.items():
+            if task.run and not self.disable:
+                lines = self._store.directory(task.run).read_metrics()
+                rounds = [number_of(line, "round") or 0 for line in lines]
+                known = [number_of(line, "accuracy") for line in lines]
+                last = next(
+                    (each for each in reversed(known) if each is not None), None
+                )
+                note = "" if last is None else format_percent(last)
+                self.update(bar, completed=rounds[-1] if rounds else 0, note=note)
 
 
 def expected_rounds(run: ExperimentRun) -> int | None:
@@ -111,15 +90,3 @@ def expected_rounds(run: ExperimentRun) -> int | None:
     elif config["method"] != "none":
         rounds = -(-run.clients // (run.per_round or run.clients))
     return rounds + (int(config["rounds"]) if config["finetune"] != "none" else 0)
-
-
-def _progress_of(metrics: Path) -> tuple[int, float | None]:
-    """Return the rounds that a run has written so far, and its last accuracy."""
-    # What follows the last newline is still being written.
-    lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.exists() else []
-    rounds = json.loads(lines[-1]).get("round", 0) if lines else 0  # or the header
-    for line in reversed(lines):
-        accuracy = json.loads(line).get("accuracy")
-        if accuracy is not None:
-            return rounds, accuracy
-    return rounds, None

@@ -11,10 +11,15 @@ from simulation.runner.analyses import analyses_wanted
 from simulation.runner.display import Display
 from simulation.runner.experiment import Experiment
 from simulation.runner.html_report import write_report
-from simulation.runner.pool import Pool, available_cores
+from simulation.runner.pool import Pool
 from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import DONE, Store
-from simulation.runner.tasks import FLOWER, RunTask, Task, features_wanted
+from simulation.runner.tasks import (
+    FLOWER,
+    available_cores,
+    features_wanted,
+    run_task,
+)
 
 _MOST_JOBS = 4
 
@@ -22,18 +27,9 @@ _MOST_JOBS = 4
 def run_experiments(
     experiments: Sequence[Experiment], store: Store, engine: str, jobs: int = 0
 ) -> int:
-    """Run what is not done yet; return 0 if everything is done then.
+    """Run what is not done yet, so many at a time; return 0 if everything is done then.
 
-    Parameters
-    ----------
-    experiments : sequence of Experiment
-        A run that several of them share is run once.
-    store : Store
-        Where everything goes.
-    engine : str
-        ``inline`` or ``flower``.
-    jobs : int
-        Runs at a time; 0 decides.
+    A run that several experiments share is run once. 0 jobs leave the number to us.
     """
     began = time.monotonic()
     runs = {run.identity: run for each in experiments for run in each.all_runs}
@@ -42,57 +38,37 @@ def run_experiments(
         if len(waiting) < len(runs):
             done = len(runs) - len(waiting)
             print(f"{done} of {len(runs)} runs are done already.", flush=True)
-        waiting.sort(key=_cost)
-        failures = _perform(experiments, waiting, store, engine, jobs)
+        features = features_wanted(waiting, store.runs)
+        tasks = [run_task(run, store, engine) for run in sorted(waiting, key=_cost)]
+        analyses = [
+            task for each in experiments for task in analyses_wanted(each, store)
+        ]
+        # On Flower's engine one run has all processors already.
+        jobs = 1 if engine == FLOWER else jobs or min(available_cores(), _MOST_JOBS)
+        with (
+            Display(store, len(features) + len(tasks) + len(analyses)) as display,
+            Pool(jobs, share_threads=engine != FLOWER) as pool,
+        ):
+            pool.run(features, display, jobs=1)
+            pool.run(tasks, display)
+            pool.run(analyses, display, jobs=1)
         for experiment in experiments:
-            _show(experiment, store)
+            report = write_report(experiment, store)
+            print(f"\n{experiment.name}: {experiment.title}\n")
+            for table in report.tables:
+                print(f"{table.text()}\n")
+            print(f"Report: {report.page}\n", flush=True)
     seconds = format_seconds(time.monotonic() - began)
-    if not failures:
+    if not display.failures:
         print(f"All {len(runs)} runs are done. {seconds}.")
         return 0
-    print(f"{len(failures)} failed, in {seconds}:", file=sys.stderr)
-    for task, sentence in failures:
+    print(f"{len(display.failures)} failed, in {seconds}:", file=sys.stderr)
+    for task, sentence in display.failures:
         print(f"  {task.title}: {sentence}\n    Log: {task.log}", file=sys.stderr)
     return 1
-
-
-def _perform(
-    experiments: Sequence[Experiment],
-    runs: list[ExperimentRun],
-    store: Store,
-    engine: str,
-    jobs: int,
-) -> list[tuple[Task, str]]:
-    """Do all that is left to do; return what failed and why."""
-    tasks = [RunTask(run.title, store.log(run), run, store, engine) for run in runs]
-    # On Flower's engine one run has all processors already.
-    cores = available_cores()
-    jobs = 1 if engine == FLOWER else jobs or min(cores, _MOST_JOBS)
-    features = features_wanted(runs, store.runs)
-    analyses = [task for each in experiments for task in analyses_wanted(each, store)]
-    total = len(features) + len(tasks) + len(analyses)
-    if not total:
-        return []
-    with (
-        Display(store, total) as display,
-        Pool(jobs, cores, share_threads=engine != FLOWER) as pool,
-    ):
-        pool.run(features, display, jobs=1)
-        pool.run(tasks, display)
-        pool.run(analyses, display, jobs=1)
-        return display.failures
 
 
 def _cost(run: ExperimentRun) -> tuple[bool, bool]:
     """Return what to sort by, so that what is quick comes first."""
     finetune = run.config["finetune"]
     return finetune in ("full", "feat"), finetune != "none"
-
-
-def _show(experiment: Experiment, store: Store) -> None:
-    """Write an experiment's report and print its tables."""
-    report = write_report(experiment, store)
-    print(f"\n{experiment.name}: {experiment.title}\n")
-    for table in report.tables:
-        print(f"{table.text()}\n")
-    print(f"Report: {report.page}\n", flush=True)

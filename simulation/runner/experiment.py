@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -29,7 +29,7 @@ class Plot:
     `final` shows some MEASURES along the axis ``x``, or as bars.
     """
 
-    figures: tuple[str, ...]
+    figures: tuple[str, ...] = ("curves",)
     panels: str | None = None
     x: str | None = None
     measures: tuple[str, ...] = ("accuracy",)
@@ -102,8 +102,7 @@ def read_experiment(source: Source, data_path: str = "") -> Experiment:
         about=optional("about", YamlValue.text) or "",
         runs=runs,
         reference=optional("reference", partial(_reference, grid)),
-        plot=optional("plot", partial(_plot, grid))
-        or Plot(("curves",) if grid.axes else ()),
+        plot=optional("plot", partial(_plot, grid)) or Plot(),
         target=optional("target", partial(_target, runs)),
         kernel=optional("kernel", _kernel),
         coupons=optional("coupons", _coupons),
@@ -140,25 +139,18 @@ def _plot(grid: RunGrid, value: YamlValue) -> Plot:
         for key in ("panels", "x")
     )
     figures, measures = (
-        tuple(_choices(parts[key], allowed)) if key in parts else allowed[:1]
-        for key, allowed in (("figures", FIGURES), ("measures", MEASURES))
+        tuple(each.one_of(known, f"one of the {key}") for each in parts[key].distinct())
+        if key in parts
+        else known[:1]
+        for key, known in (("figures", FIGURES), ("measures", MEASURES))
     )
     return Plot(figures, panels, x, measures)
-
-
-def _choices(value: YamlValue, allowed: tuple[str, ...]) -> Iterator[str]:
-    """Yield the texts of a list that must be among some."""
-    for text in (each.text() for each in value.distinct()):
-        if text not in allowed:
-            names = ", ".join(allowed)
-            raise value.error(f"{value.key} must be of {names}, got {text!r}.")
-        yield text
 
 
 def _target(runs: tuple[ExperimentRun, ...], value: YamlValue) -> Target:
     parts = value.mapping("accuracy", "baseline", need=True)
     curves = sorted({curve_of(run) for run in runs})
-    baseline = parts["baseline"].one_of(curves, "one of the curves", "; ")
+    baseline = parts["baseline"].one_of(curves, "one of the curves")
     accuracy = parts["accuracy"]
     values = accuracy.items() if isinstance(accuracy.value, list) else [accuracy]
     return Target(tuple(each.share() for each in values), baseline)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from fed3r_app.runs.report import format_bytes, format_flops
 from simulation.runner.collect import (
@@ -20,169 +25,116 @@ from simulation.runner.collect import (
 )
 from simulation.runner.experiment import curve_of
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
 # Colours that people who see few colours tell apart, then the same ones dashed.
 _COLORS = (
     *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"),
     *("#56b4e9", "#7f3c8d", "#555555"),
 )
-_STYLES = ("-", "--", ":", "-.")
+_STYLES = [(color, style) for style in ("-", "--", ":", "-.") for color in _COLORS]
 _LABELS = {
     "accuracy": "accuracy",
     "closed_form_accuracy": "before fine-tuning",
     "probe_accuracy": "ridge on its features",
 }
-# Of each cost: its name, and how to write its values.
-_COSTS: dict[str, tuple[str, Callable[[float], str] | None]] = {
-    "rounds": ("rounds", None),
-    "bytes": ("bytes sent, both ways", format_bytes),
-    "flops": ("average FLOPs per client", format_flops),
+# The costs behind the accuracy in what is measured, and how to write their values.
+_COSTS: tuple[tuple[str, Callable[[float], str] | None], ...] = (
+    ("rounds", None),
+    ("bytes sent, both ways", format_bytes),
+    ("average FLOPs per client", format_flops),
+)
+_LOOK: dict[Any, Any] = {
+    "figure.dpi": 110,
+    "figure.constrained_layout.use": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
 }
 # Beyond this ratio of the largest to the smallest value a scale is logarithmic.
 _LOGARITHMIC = 30
 
 
-def draw_curves(results: Results) -> bytes:
-    """Return a PNG of the accuracy against rounds, bytes and FLOPs.
+@rc_context(_LOOK)
+def draw_all(results: Results) -> dict[str, bytes]:
+    """Return the pictures that an experiment asks for and has data for, by file."""
+    plot, drawn = results.experiment.plot, {}
+    if "curves" in plot.figures and results.finished:
+        drawn["curves.png"] = _curves(results)
+    if "final" in plot.figures and results.finished:
+        drawn["final.png"] = _along(results, plot.x) if plot.x else _bars(results)
+    if "kernel" in plot.figures and results.lines:
+        drawn["kernel.png"] = _kernel(results.lines)
+    return {name: _png(figure) for name, figure in drawn.items()}
+
+
+def _curves(results: Results) -> Figure:
+    """Draw the accuracy against rounds, bytes and FLOPs.
 
     One line for each curve with a band of one standard deviation over the seeds, one
     row of pictures for each value of the axis `panels`.
     """
-    panels = _panels(results)
-    figure = _figure(11, 3.4 * len(panels) + 0.6)
+    axis, panels = results.experiment.plot.panels, {"": results.curves()}
+    if axis is not None:
+        rows = group(results.finished, lambda each: each.run.labels[axis])
+        panels = {
+            title: group(runs, lambda each: curve_of(each.run, axis))
+            for title, runs in rows.items()
+        }
+    figure = Figure((11, 3.4 * len(panels) + 0.6))
     grid = figure.subplots(len(panels), 3, squeeze=False, sharey=True)
-    styles = _styles([curve for runs in panels.values() for curve in runs])
+    names = dict.fromkeys(name for curves in panels.values() for name in curves)
+    styles = dict(zip(names, cycle(_STYLES)))
     for row, (title, curves) in zip(grid, panels.items(), strict=True):
-        for axes, kind in zip(row, _COSTS, strict=True):
-            _draw_panel(axes, curves, kind, styles, results.reference)
+        for place, axes in enumerate(row):
+            _draw_panel(axes, curves, place, styles, results.reference)
         row[0].set_ylabel("accuracy")
         row[1].set_title(title, fontsize=10)
     _add_legend(figure, grid)
-    return _png(figure)
-
-
-def draw_final(results: Results) -> bytes:
-    """Return a PNG of the last accuracies, as bars or along an axis."""
-    if results.experiment.plot.x is not None:
-        return _along(results, results.experiment.plot.x)
-    return _bars(results)
-
-
-def draw_kernel(lines: Sequence[dict[str, Any]]) -> bytes:
-    """Return a PNG of random features against the exact kernel.
-
-    Parameters
-    ----------
-    lines : sequence of dict
-        `features`, `dim` (None for the exact kernel) and `accuracies` over seeds.
-    """
-    figure = _figure(6.4, 4.2)
-    axes = figure.subplots()
-    names = list(dict.fromkeys(line["features"] for line in lines))
-    drawn = [line for line in lines if line["dim"] is not None]
-    for name, color in zip(names, cycle(_COLORS)):
-        own = {
-            each["dim"]: each["accuracies"]
-            for each in drawn
-            if each["features"] == name
-        }
-        label = f"random features, {name}"
-        _draw_means(axes, own.keys(), own.values(), "o-", color, label)
-        for line in lines:
-            if line["dim"] is None and line["features"] == name:
-                level = float(np.mean(line["accuracies"]))
-                axes.axhline(level, ls="--", color=color, label=f"exact kernel, {name}")
-    dims = list(dict.fromkeys(line["dim"] for line in drawn))
-    axes.set(xscale="log", xlabel="number of random features D", ylabel="accuracy")
-    axes.set_xticks(dims, [f"{dim:,}" for dim in dims], minor=False)
-    axes.minorticks_off()
-    _finish_axes(axes)
-    axes.legend(frameon=False, fontsize=9)
-    return _png(figure)
-
-
-def _draw_means(
-    axes: Axes,
-    x: Iterable[float],
-    values: Iterable[Sequence[float]],
-    fmt: str,
-    color: str,
-    label: str,
-) -> None:
-    """Draw means and standard deviations of the values at each x."""
-    means, spread = zip(*((np.mean(v), deviation(v)) for v in values), strict=True)
-    axes.errorbar(list(x), means, spread, fmt=fmt, color=color, capsize=3, label=label)
-
-
-def _panels(results: Results) -> dict[str, dict[str, list[Finished]]]:
-    """Return the curves of each row of pictures."""
-    axis = results.experiment.plot.panels
-    if axis is None:
-        return {"": results.curves()}
-    rows = group(results.finished, lambda each: each.run.labels[axis])
-    return {
-        title: group(runs, lambda each: curve_of(each.run, axis))
-        for title, runs in rows.items()
-    }
-
-
-def _styles(names: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Return colour and dash of each curve."""
-    pairs = [(color, style) for style in _STYLES for color in _COLORS]
-    return dict(zip(dict.fromkeys(names), cycle(pairs)))
+    return figure
 
 
 def _draw_panel(
     axes: Axes,
-    curves: dict[str, list[Finished]],
-    kind: str,
-    styles: dict[str, tuple[str, str]],
+    curves: Mapping[str, list[Finished]],
+    place: int,
+    styles: Mapping[str, tuple[str, str]],
     reference: Finished | None,
 ) -> None:
-    """Draw all curves against one cost."""
+    """Draw all curves against the cost at a place."""
     smallest, largest = np.inf, 0.0
     for name, runs in curves.items():
-        curve, (color, style) = average(runs), styles[name]
-        if curve is None:
+        (mean, spread), (color, style) = average(runs), styles[name]
+        if not len(mean):
             continue
-        x = getattr(curve, kind)
+        x, y, band = mean[:, 1 + place], mean[:, 0], spread[:, 0]
         smallest, largest = min(smallest, x[0]), max(largest, x[-1])
         marker = "." if len(x) <= 30 else ""
-        axes.plot(x, curve.accuracy, style, marker=marker, color=color, label=name)
+        axes.plot(x, y, style, marker=marker, color=color, label=name)
         if len(runs) > 1:
-            low, high = curve.accuracy - curve.spread, curve.accuracy + curve.spread
-            axes.fill_between(x, low, high, color=color, alpha=0.15, lw=0)
+            axes.fill_between(x, y - band, y + band, color=color, alpha=0.15, lw=0)
     if reference and (level := reference.measure("accuracy")) is not None:
         name = next(iter(reference.run.labels.values()))
         axes.axhline(level, color="black", ls="--", lw=1, label=name)
-    if kind != "rounds" and largest > _LOGARITHMIC * smallest > 0:
-        axes.set_xscale("log")
-    _label_costs(axes, kind)
-    _finish_axes(axes)
-
-
-def _label_costs(axes: Axes, kind: str) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-
-    name, form = _COSTS[kind]
+    name, form = _COSTS[place]
     axes.set_xlabel(name)
-    if axes.get_xscale() == "log":
+    _percent(axes.yaxis)
+    if form and largest > _LOGARITHMIC * smallest > 0:
+        axes.set_xscale("log")
         axes.xaxis.set_major_locator(LogLocator(numticks=5))
         axes.xaxis.set_minor_formatter(NullFormatter())
     else:
         axes.xaxis.set_major_locator(MaxNLocator(5, integer=form is None))
         axes.set_xlim(0, None)
     if form is not None:
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: form(x)))
+        axes.xaxis.set_major_formatter(lambda x, _: form(x))
 
 
-def _bars(results: Results) -> bytes:
-    """Return a PNG with a group of bars for each curve."""
+def _bars(results: Results) -> Figure:
+    """Draw the last accuracies as a group of bars for each curve."""
     curves, measures = results.curves(), results.experiment.plot.measures
-    figure = _figure(8, 0.5 + 0.34 * len(curves) * max(len(measures), 1.3))
+    figure = Figure((8, 0.5 + 0.34 * len(curves) * max(len(measures), 1.3)))
     axes = figure.subplots()
     height = 0.8 / len(measures)
     for place, (measure, color) in enumerate(zip(measures, cycle(_COLORS))):
@@ -199,50 +151,75 @@ def _bars(results: Results) -> bytes:
     axes.invert_yaxis()
     axes.set_xlabel("accuracy")
     _percent(axes.xaxis)
-    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(False)
     if len(measures) > 1:
-        _add_legend(figure, np.array([[axes]]))
-    return _png(figure)
+        _add_legend(figure, np.array([axes]))
+    return figure
 
 
-def _along(results: Results, x: str) -> bytes:
-    """Return a PNG of the last accuracies along an axis."""
-    figure = _figure(6.4, 4.2)
+def _along(results: Results, x: str) -> Figure:
+    """Draw the last accuracies along an axis."""
+    figure = Figure((6.4, 4.2))
     axes = figure.subplots()
     measures = results.experiment.plot.measures
     places = list(dict.fromkeys(each.run.labels[x] for each in results.finished))
-    pairs = [
-        (name, runs, m) for m in measures for name, runs in results.curves(x).items()
-    ]
-    styles = _styles([f"{name}{measure}" for name, _, measure in pairs])
-    for name, runs, measure in pairs:
+    pairs = [(m, *curve) for m in measures for curve in results.curves(x).items()]
+    for (measure, name, runs), (color, style) in zip(pairs, cycle(_STYLES)):
         groups = group(runs, lambda each: each.run.labels[x])
         known = {
             places.index(place): values
             for place in sorted(groups, key=places.index)
             if (values := known_values(groups[place], measure))
         }
-        color, style = styles[f"{name}{measure}"]
         label = name if len(measures) == 1 else f"{name}: {_LABELS[measure]}"
         if known:
-            _draw_means(axes, known.keys(), known.values(), f"o{style}", color, label)
+            _draw_means(axes, known, f"o{style}", color, label)
     axes.set_xticks(range(len(places)), [text.removeprefix(f"{x} ") for text in places])
     axes.set(xlabel=x, ylabel="accuracy")
-    _finish_axes(axes)
-    if len(pairs) > 1:
-        axes.legend(frameon=False, fontsize=9)
-    return _png(figure)
-
-
-def _finish_axes(axes: Axes) -> None:
     _percent(axes.yaxis)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    if len(pairs) > 1:
+        axes.legend()
+    return figure
 
 
-def _percent(axis: Any) -> None:
-    from matplotlib.ticker import PercentFormatter
+def _kernel(lines: Sequence[Mapping[str, Any]]) -> Figure:
+    """Draw random features against the exact kernel.
 
+    Parameters
+    ----------
+    lines : sequence of mappings
+        `features`, `dim` (None for the exact kernel) and `accuracies` over seeds.
+    """
+    figure = Figure((6.4, 4.2))
+    axes = figure.subplots()
+    names = dict.fromkeys(line["features"] for line in lines)
+    for name, color in zip(names, cycle(_COLORS)):
+        own = {e["dim"]: e["accuracies"] for e in lines if e["features"] == name}
+        exact = own.pop(None, None)
+        _draw_means(axes, own, "o-", color, f"random features, {name}")
+        if exact is not None:
+            level, label = float(np.mean(exact)), f"exact kernel, {name}"
+            axes.axhline(level, ls="--", color=color, label=label)
+    dims = list(dict.fromkeys(line["dim"] for line in lines if line["dim"] is not None))
+    axes.set(xscale="log", xlabel="number of random features D", ylabel="accuracy")
+    axes.set_xticks(dims, [f"{dim:,}" for dim in dims], minor=False)
+    axes.minorticks_off()
+    _percent(axes.yaxis)
+    axes.legend()
+    return figure
+
+
+def _draw_means(
+    axes: Axes, values: Mapping[Any, Sequence[float]], fmt: str, color: str, label: str
+) -> None:
+    """Draw means and standard deviations of the values at each x."""
+    means = [float(np.mean(each)) for each in values.values()]
+    spread = [float(deviation(each)) for each in values.values()]
+    x = list(values)
+    axes.errorbar(x, means, spread, fmt=fmt, color=color, capsize=3, label=label)
+
+
+def _percent(axis: Axis) -> None:
     axis.set_major_formatter(PercentFormatter(1, symbol=" %"))
 
 
@@ -252,20 +229,10 @@ def _add_legend(figure: Figure, grid: Any) -> None:
     for axes in grid.flat:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
-    widest = max((len(label) for label in found), default=1)
+    widest = max(map(len, found), default=1)
     columns = max(1, min(len(found), 5, 150 // (widest + 8)))
-    style = {"ncols": columns, "frameon": False, "fontsize": 9}
-    figure.legend(found.values(), found.keys(), loc="outside lower center", **style)
-
-
-def _figure(width: float, height: float) -> Figure:
-    # The object interface: no global state, no display.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), dpi=110, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    names, handles = found.keys(), found.values()
+    figure.legend(handles, names, loc="outside lower center", ncols=columns)
 
 
 def _png(figure: Figure) -> bytes:

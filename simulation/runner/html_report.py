@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import base64
+import csv
 import html
+import io
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from fed3r_app.files import write_atomically
 from fed3r_app.runs.report import format_percent, format_seconds
-from simulation.runner.analyses import kernel_table, read_lines
-from simulation.runner.collect import Results, collect, rows_of, write_rows
-from simulation.runner.experiment import Experiment
-from simulation.runner.figures import draw_curves, draw_final, draw_kernel
-from simulation.runner.outcome_tables import outcome_table, target_tables
+from simulation.runner.collect import Results, collect
+from simulation.runner.experiment import Experiment, curve_of
+from simulation.runner.outcome_tables import tables_of
 from simulation.runner.store import Store, run_name
 from simulation.tables import Table
 
+Row = dict[str, object]
+_LISTS = ("missing_clients", "absent_classes")
 _STYLE = """\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto;
   padding: 0 1rem; color: #222; background: #fff }
@@ -38,6 +41,7 @@ pre { padding: .8rem; overflow-x: auto }
 class Report:
     """What was written of an experiment."""
 
+    results: Results
     page: Path
     figures: list[Path]
     tables: list[Table]
@@ -45,41 +49,51 @@ class Report:
 
 def write_report(experiment: Experiment, store: Store) -> Report:
     """Write tables, pictures and the page of what there is of an experiment."""
-    folder = store.folder(experiment.name)
+    from simulation.runner.figures import draw_all  # loads matplotlib
+
+    folder = store.root / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     results = collect(experiment, store)
-    tables = tables_of(results, store)
-    rows = rows_of(results) if experiment.runs else _plain_rows(tables)
-    write_rows(rows, folder)
-    text = "\n\n".join(table.markdown() for table in tables)
-    write_atomically(folder / "tables.md", text.encode() + b"\n")
-    figures = []
-    for name, image in _pictures(results, store).items():
-        figures.append(folder / f"{name}.png")
-        write_atomically(figures[-1], image)
-    page = folder / "report.html"
-    content = _page(results, tables, figures, experiment.source.file)
-    write_atomically(page, content.encode())
-    return Report(page, figures, tables)
+    tables, pictures = tables_of(results), draw_all(results)
+    rows = _rows_of_runs(results) if experiment.runs else _rows_of_tables(tables)
+    page = _page(results, tables, pictures)
+    files = {
+        "results.csv": _csv(rows),
+        "results.jsonl": "".join(json.dumps(row) + "\n" for row in rows),
+        "tables.md": "\n\n".join(table.markdown() for table in tables) + "\n",
+        "report.html": page,
+    }
+    contents = {name: text.encode() for name, text in files.items()}
+    for name, content in (contents | pictures).items():
+        write_atomically(folder / name, content)
+    paths = [folder / name for name in pictures]
+    return Report(results, folder / "report.html", paths, tables)
 
 
-def tables_of(results: Results, store: Store) -> list[Table]:
-    """Return all tables of an experiment."""
-    experiment, tables = results.experiment, []
-    if results.finished:
-        tables.append(outcome_table(results))
-    if results.finished and experiment.target:
-        tables += target_tables(results, experiment.target)
-    lines = read_lines(experiment, store)
-    if lines and experiment.kernel:
-        tables.append(kernel_table(lines))
-    if lines and experiment.coupons:
-        tables.append(experiment.coupons.table(lines))
-    return tables
+def _rows_of_runs(results: Results) -> list[Row]:
+    """Return a row for each run: its place in the grid, its settings, its outcome."""
+    both = [*results.finished, *([results.reference] if results.reference else [])]
+    configs = [each.run.config for each in both]
+    varying = [
+        key
+        for key in (configs[0] if configs else ())
+        if key == "seed" or len({repr(config[key]) for config in configs}) > 1
+    ]
+    return [
+        {
+            "experiment": results.experiment.name,
+            "run": run_name(each.run),
+            "curve": curve_of(each.run),
+            **{key: each.run.config[key] for key in varying},
+            **{key: each.summary[key] for key in each.summary if key not in _LISTS},
+            "clients": each.run.clients,
+        }
+        for each in both
+    ]
 
 
-def _plain_rows(tables: list[Table]) -> list[dict[str, object]]:
-    """Return the rows of a table without runs."""
+def _rows_of_tables(tables: list[Table]) -> list[Row]:
+    """Return the rows of the tables of an experiment without runs."""
     return [
         dict(zip((table.columns[0] or "name", *table.columns[1:]), row, strict=True))
         for table in tables
@@ -87,34 +101,32 @@ def _plain_rows(tables: list[Table]) -> list[dict[str, object]]:
     ]
 
 
-def _pictures(results: Results, store: Store) -> dict[str, bytes]:
-    """Return the pictures that an experiment asks for and has data for."""
-    wanted, pictures = results.experiment.plot.figures, {}
-    for name, draw in (("curves", draw_curves), ("final", draw_final)):
-        if name in wanted and results.finished:
-            pictures[name] = draw(results)
-    lines = read_lines(results.experiment, store)
-    if "kernel" in wanted and lines:
-        pictures["kernel"] = draw_kernel(lines)
-    return pictures
+def _csv(rows: list[Row]) -> str:
+    text = io.StringIO()
+    columns = dict.fromkeys(key for row in rows for key in row)
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
-def _page(
-    results: Results, tables: list[Table], figures: list[Path], file: Path
-) -> str:
+def _page(results: Results, tables: list[Table], pictures: dict[str, bytes]) -> str:
     """Return one HTML page with everything in it; it needs no other file."""
-    experiment = results.experiment
+    experiment, file = results.experiment, results.experiment.source.file
     title = html.escape(experiment.title)
-    parts = [f"<h1>{title}</h1>", f"<p>{html.escape(experiment.about)}</p>"]
-    parts.append(
+    parts = [
+        f"<h1>{title}</h1>",
+        f"<p>{html.escape(experiment.about)}</p>",
         f"<p>Made by <code>fed3r experiments run {html.escape(experiment.name)}"
-        "</code>.</p>"
-    )
+        "</code>.</p>",
+    ]
     if results.missing:
         names = "; ".join(html.escape(run.title) for run in results.missing)
         count = f"{len(results.missing)} of {len(experiment.runs)} runs are missing"
         parts.append(f'<p class="missing">{count}: {names}.</p>')
-    parts += [_embedded(path) for path in figures]
+    for name, image in pictures.items():
+        data, alt = base64.b64encode(image).decode(), html.escape(Path(name).stem)
+        parts.append(f'<img alt="{alt}" src="data:image/png;base64,{data}">')
     parts += [table.html() for table in tables]
     if results.finished:
         parts += ["<h2>All runs</h2>", _runs_table(results).html()]
@@ -128,22 +140,11 @@ def _page(
     )
 
 
-def _embedded(path: Path) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    name = html.escape(path.stem)
-    return f'<img alt="{name}" src="data:image/png;base64,{data}">'
-
-
 def _runs_table(results: Results) -> Table:
+    columns = {"accuracy": format_percent, "seconds": format_seconds}
     rows = []
     for each in results.finished:
-        accuracy, seconds = each.measure("accuracy"), each.measure("seconds")
-        rows.append(
-            (
-                each.run.title,
-                "-" if accuracy is None else format_percent(accuracy),
-                "-" if seconds is None else format_seconds(seconds),
-                run_name(each.run),
-            )
-        )
+        values = ((each.measure(key), form) for key, form in columns.items())
+        cells = (None if value is None else form(value) for value, form in values)
+        rows.append((each.run.title, *cells, run_name(each.run)))
     return Table("One row a run", ("", "accuracy", "time", "folder in runs/"), rows)

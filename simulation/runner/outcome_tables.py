@@ -7,17 +7,24 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fed3r_app.runs.report import format_bytes, format_flops, format_seconds
-from simulation.runner.collect import (
-    Finished,
-    Results,
-    deviation,
-    known_values,
-    to_reach,
-)
-from simulation.runner.experiment import Target
+from simulation.runner.analyses import Lines
+from simulation.runner.collect import Results, deviation, known_values, to_reach
 from simulation.tables import Table
 
-_NONE = "-"
+
+def tables_of(results: Results) -> list[Table]:
+    """Return all tables of an experiment."""
+    experiment, tables = results.experiment, []
+    if results.finished:
+        tables.append(outcome_table(results))
+        if target := experiment.target:
+            goals = target.accuracies
+            tables += [target_table(results, goal, target.baseline) for goal in goals]
+    if results.lines and experiment.kernel:
+        tables.append(kernel_table(results.lines))
+    if results.lines and experiment.coupons:
+        tables.append(experiment.coupons.table(results.lines))
+    return tables
 
 
 def percent(values: Sequence[float]) -> str:
@@ -53,58 +60,53 @@ def outcome_table(results: Results) -> Table:
     seeds = {len(runs) for runs in curves.values()}
     if results.reference:
         curves[results.reference.run.title.split(",")[0]] = [results.reference]
-    columns = [
-        (heading, [_cell(runs, key, form) for runs in curves.values()])
-        for heading, key, form in _COLUMNS
-    ]
-    known = [(heading, cells) for heading, cells in columns if set(cells) - {_NONE}]
+    columns: dict[str, list[str | None]] = {"": list(curves)}
     if len(seeds) > 1:
-        known.insert(0, ("seeds", [str(len(runs)) for runs in curves.values()]))
-    rows = list(zip(curves, *(cells for _, cells in known), strict=True))
-    headings = tuple(heading for heading, _ in known)
-    return Table(f"At the end{_spread_of(seeds)}", ("", *headings), rows)
+        columns["seeds"] = [str(len(runs)) for runs in curves.values()]
+    for heading, key, form in _COLUMNS:
+        values = [known_values(runs, key) for runs in curves.values()]
+        if any(values):
+            columns[heading] = [form(each) if each else None for each in values]
+    title = "At the end"
+    if max(seeds) > 1:
+        number = f"{min(seeds)} seeds" if len(seeds) == 1 else "the seeds"
+        title += f", mean ± sample standard deviation of {number}"
+    return Table(title, tuple(columns), list(zip(*columns.values(), strict=True)))
 
 
-def _spread_of(seeds: set[int]) -> str:
-    """Return what ± means in a table of curves with these numbers of seeds."""
-    if max(seeds, default=0) < 2:
-        return ""
-    number = f"{min(seeds)} seeds" if len(seeds) == 1 else "the seeds"
-    return f", mean ± sample standard deviation of {number}"
+def target_table(results: Results, goal: float, baseline: str) -> Table:
+    """Return rounds, bytes and FLOPs to an accuracy, and how many times faster.
 
-
-def _cell(
-    runs: list[Finished], key: str, form: Callable[[Sequence[float]], str]
-) -> str:
-    values = known_values(runs, key)
-    return form(values) if values else _NONE
-
-
-def target_tables(results: Results, target: Target) -> list[Table]:
-    """Return rounds, bytes and FLOPs to each target, and how many times faster."""
-    return [_target_table(results, goal, target.baseline) for goal in target.accuracies]
-
-
-def _target_table(results: Results, goal: float, baseline: str) -> Table:
-    costs = {name: _costs(runs, goal) for name, runs in results.curves().items()}
-    base = costs.get(baseline, [])
+    They are means over the runs that reach it.
+    """
     columns = ["", "runs that reach it"]
     for heading in ("rounds", "bytes", "FLOPs per client"):
         columns += [heading, "speed-up"]
+    costs = {
+        name: [cost for run in runs if (cost := to_reach(run, goal)) is not None]
+        for name, runs in results.curves().items()
+    }
+    means = {name: np.mean(found, axis=0) for name, found in costs.items() if found}
     rows = []
     for name, runs in results.curves().items():
-        reached = sum(to_reach(run, goal) is not None for run in runs)
-        cells = [f"{reached} of {len(runs)}"]
+        cells: list[str | None] = [f"{len(costs[name])} of {len(runs)}"]
         for place, form in enumerate(("{:.1f}".format, format_bytes, format_flops)):
-            mean = costs[name][place] if costs[name] else None
-            cells.append(_NONE if mean is None else form(mean))
-            cells.append(f"{base[place] / mean:.3g}x" if base and mean else _NONE)
+            mean = means[name][place] if name in means else None
+            compared = baseline in means and mean
+            cells += [
+                None if mean is None else form(mean),
+                f"{means[baseline][place] / mean:.3g}x" if compared else None,
+            ]
         rows.append((name, *cells))
     title = f"To an accuracy of {100 * goal:g} %; speed-up relative to {baseline}"
     return Table(title, tuple(columns), rows)
 
 
-def _costs(runs: list[Finished], goal: float) -> list[float]:
-    """Return the mean costs of the runs that reach a goal; none where none does."""
-    found = [cost for run in runs if (cost := to_reach(run, goal)) is not None]
-    return np.mean(found, axis=0).tolist() if found else []
+def kernel_table(lines: Lines) -> Table:
+    """Return the accuracy of random features and of the exact kernel."""
+    rows = []
+    for line in lines:
+        dim = "exact kernel" if line["dim"] is None else f"{line['dim']:,}"
+        rows.append((line["features"], dim, percent(line["accuracies"])))
+    title = "Random features against exact kernel ridge regression on a subset"
+    return Table(title, ("features", "D", "accuracy (%)"), rows)

@@ -15,50 +15,42 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable
+from contextlib import ExitStack
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fed3r_app.errors import RunError
-from simulation.runner.tasks import Task, TaskError, WorkerContext
+from simulation.runner.tasks import Task, TaskError, available_cores
 
 if TYPE_CHECKING:
     from simulation.runner.display import Display
 
 _STOP_SECONDS = 15.0  # to stop what a worker has started, before it is killed
-_TICK_SECONDS, _REPORT_SECONDS = 0.25, 0.2
+_TICK_SECONDS, _REPORT_SECONDS = 1.0, 0.2
 # Read when a library is loaded, so they have to be there when a worker starts.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # A copy of this process would share torch's threads.
 _CONTEXT = multiprocessing.get_context("spawn")
 
 
-def available_cores() -> int:
-    """Return the number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # macOS has none
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 class Pool:
     """At most ``jobs`` worker processes, started when needed, stopped at the end.
 
-    The libraries of each get their share of the ``cores``, unless ``share_threads`` is
+    The libraries of each get their share of the processors, unless ``share_threads`` is
     False: that leaves it to what the worker starts.
     """
 
-    def __init__(self, jobs: int, cores: int, share_threads: bool = True) -> None:
-        self._jobs, self._cores = jobs, cores
-        self._threads = max(1, cores // jobs)
+    def __init__(self, jobs: int, share_threads: bool = True) -> None:
+        self._jobs = jobs
         self._variables = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
         if share_threads:
-            self._variables |= dict.fromkeys(_THREAD_VARIABLES, str(self._threads))
+            threads = str(max(1, available_cores() // jobs))
+            self._variables |= dict.fromkeys(_THREAD_VARIABLES, threads)
         self._processes: dict[Connection, SpawnProcess] = {}
         self._idle: list[Connection] = []
-        self._busy: dict[Connection, Task] = {}
 
     def __enter__(self) -> Pool:
         return self
@@ -73,24 +65,27 @@ class Pool:
 
     def run(self, tasks: Iterable[Task], display: Display, jobs: int = 0) -> None:
         """Execute all tasks, so many at a time; one that fails stops no other."""
-        waiting = deque(tasks)
-        while waiting or self._busy:
-            while waiting and len(self._busy) < (jobs or self._jobs):
+        waiting, busy = deque(tasks), dict[Connection, Task]()
+        while waiting or busy:
+            while waiting and len(busy) < (jobs or self._jobs):
                 task = waiting.popleft()
                 worker = self._idle.pop() if self._idle else self._start()
                 worker.send(task)
-                self._busy[worker] = task
+                busy[worker] = task
                 display.started(task)
-            ready = wait(list(self._busy), _TICK_SECONDS)
-            for worker in [each for each in self._busy if each in ready]:
-                self._listen(worker, display)
+            ready = wait(list(busy), _TICK_SECONDS)
+            for worker in [each for each in busy if each in ready]:
+                received = self._receive(worker)
+                if isinstance(received, str):
+                    display.ended(busy.pop(worker), received)
+                else:
+                    display.advanced(busy[worker], *received)
             display.tick()
 
     def _start(self) -> Connection:
         """Return the connection to a new worker."""
         ours, theirs = _CONTEXT.Pipe()
-        arguments = (theirs, self._threads, self._cores)
-        process = _CONTEXT.Process(target=_serve, args=arguments, daemon=True)
+        process = _CONTEXT.Process(target=_serve, args=(theirs,), daemon=True)
         before = dict(os.environ)
         os.environ.update(self._variables)  # which the worker inherits
         try:
@@ -102,16 +97,14 @@ class Pool:
         self._processes[ours] = process
         return ours
 
-    def _listen(self, worker: Connection, display: Display) -> None:
+    def _receive(self, worker: Connection) -> str | tuple[int, int]:
         try:
-            received = worker.recv()
+            received: str | tuple[int, int] = worker.recv()
         except (EOFError, OSError):
-            received = _why_it_ended(self._processes.pop(worker))
-        else:
-            if not isinstance(received, str):
-                return display.advanced(self._busy[worker], *received)
+            return _why_it_ended(self._processes.pop(worker))
+        if isinstance(received, str):
             self._idle.append(worker)
-        display.finished(self._busy.pop(worker), received)
+        return received
 
 
 def _why_it_ended(process: SpawnProcess) -> str:
@@ -124,17 +117,17 @@ def _why_it_ended(process: SpawnProcess) -> str:
     return f"Its process was ended by signal {-code}.{hint}"
 
 
-def _serve(connection: Connection, threads: int, cores: int) -> None:
+def _serve(connection: Connection) -> None:
     """Execute the tasks that come through a connection until this process is ended."""
     # Ctrl-C reaches every process of the terminal: the runner decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _leave)
     threading.Thread(target=_end_with_the_runner, daemon=True).start()
     with ExitStack() as resources:
-        worker_context = WorkerContext(resources, threads, cores)
         while True:
             task: Task = connection.recv()
-            connection.send(_outcome(task, worker_context, connection))
+            _print_to(task.log)
+            connection.send(_outcome(task, resources, connection))
 
 
 def _leave(number: int, _: object) -> None:
@@ -157,7 +150,16 @@ def _end_with_the_runner() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _outcome(task: Task, context: WorkerContext, connection: Connection) -> str:
+def _print_to(path: Path) -> None:
+    """Append what this process and its children print from now on to a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
+            stream.flush()
+            os.dup2(file.fileno(), number)
+
+
+def _outcome(task: Task, resources: ExitStack, connection: Connection) -> str:
     """Execute a task; return why it failed, or "". Our own errors are sentences."""
     last = 0.0
 
@@ -167,29 +169,13 @@ def _outcome(task: Task, context: WorkerContext, connection: Connection) -> str:
             last = time.monotonic()
             connection.send((done, total))
 
-    with _output_to(task.log):
-        try:
-            task.execute(context, report)
-        except Exception as error:
-            traceback.print_exc()
-            text = str(error).strip() or "no reason was given"
-            ours = isinstance(error, (RunError, TaskError))
-            return text if ours else f"{type(error).__name__}: {text}"
-    return ""
-
-
-@contextmanager
-def _output_to(path: Path) -> Iterator[None]:
-    """Append everything that this process and its children print to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as file:
-        streams = {1: (sys.stdout, os.dup(1)), 2: (sys.stderr, os.dup(2))}
-        for number in streams:
-            os.dup2(file.fileno(), number)
-        try:
-            yield
-        finally:
-            for number, (stream, before) in streams.items():
-                stream.flush()
-                os.dup2(before, number)
-                os.close(before)
+    try:
+        task.execute(resources, report)
+        return ""
+    except Exception as error:
+        traceback.print_exc()
+        text = str(error).strip() or "no reason was given"
+        ours = isinstance(error, (RunError, TaskError))
+        return text if ours else f"{type(error).__name__}: {text}"
+    finally:
+        sys.stdout.flush()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fed3r_app.config import DEFAULTS, Config, check_setting
-from fed3r_app.data import PACKAGED
+from fed3r_app.data import dataset_traits
 from simulation.runner.yaml_file import Scalar, YamlValue, unknown
 
 CLIENTS, SEED = "clients", "seed"
@@ -68,17 +68,16 @@ class RunGrid:
             _check_value(name, value)
         elif not self.points:
             raise value.error(f"The axis {unknown(name, _KEYS)}")
-        elif str(value.scalar()) not in self.points:
+        elif (text := str(value.scalar())) not in self.points:
             raise value.error(
                 f"axes.{name} must list names of points ({', '.join(self.points)}), "
-                f"since it is not a run-config key; got {str(value.scalar())!r}."
+                f"since it is not a run-config key; got {text!r}."
             )
 
     def runs(self) -> list[ExperimentRun]:
         """Return all cells, the last axis fastest."""
-        cells = itertools.product(*self.axes.values()) if self.axes else ()
         seen: dict[tuple[object, ...], ExperimentRun] = {}
-        for cell in cells:
+        for cell in itertools.product(*self.axes.values()) if self.axes else ():
             run = self.run(dict(zip(self.axes, cell, strict=True)))
             same = seen.setdefault(run.identity, run)
             if same is not run:
@@ -103,10 +102,11 @@ class RunGrid:
         if type(clients) is not int:
             raise where.error(f"base.{CLIENTS} must say how many clients there are.")
         config = {**DEFAULTS, **values}
-        if self.data_path and needs_data_path(str(config["dataset"])):
+        if self.data_path and needs_data_path(config["dataset"]):
             config["data-path"] = os.path.abspath(os.path.expanduser(self.data_path))
         try:
             checked = Config.from_run_config(config)
+            _check_data_path(checked)
         except ValueError as error:
             # Where the first key stands that the sentence names.
             words = re.findall(r"[\w-]+", str(error))
@@ -114,10 +114,25 @@ class RunGrid:
             sentence = f"{error} (Run {', '.join(labels.values())!r}.)"
             raise (places or [where])[0].error(sentence) from None
         config = checked.to_run_config()
-        _check_data_path(config, settings.get("dataset", where))
         for key in _OF_THE_RUNNER:
             del config[key]
         return ExperimentRun(labels, clients, checked.per_round, config)
+
+
+def _check_data_path(config: Config) -> None:
+    """Refuse a data set whose folder is not there."""
+    if not needs_data_path(config.dataset):
+        return
+    if not config.data_path:
+        raise ValueError(
+            f"data-path must name the folder of dataset = {config.dataset!r}, got ''. "
+            "Give --data-path DIR, or base.data-path in the file."
+        )
+    if not os.path.isdir(os.path.expanduser(config.data_path)):
+        raise ValueError(
+            f"data-path must be an existing folder, got {config.data_path!r}. Make an "
+            "empty one first if the data is to be downloaded there."
+        )
 
 
 def _check_value(key: str, value: YamlValue) -> None:
@@ -126,46 +141,28 @@ def _check_value(key: str, value: YamlValue) -> None:
         raise value.error(f"{key} is set by the runner and must not be in the file.")
     if key not in _KEYS:
         raise value.error(unknown(key, _KEYS.difference(_OF_THE_RUNNER)))
-    if key == CLIENTS:
-        value.whole()
-        return
-    setting = value.scalar()
-    try:
-        check_setting(key, setting)
-    except ValueError as error:
-        raise value.error(str(error)) from None
+    setting = value.whole() if key == CLIENTS else value.scalar()
+    if key != CLIENTS:
+        try:
+            check_setting(key, setting)
+        except ValueError as error:
+            raise value.error(str(error)) from None
 
 
 def _filled_in(value: YamlValue) -> Scalar:
     """Return a value with the environment variables ${NAME} of a text filled in."""
-    scalar = value.scalar()
-    if not isinstance(scalar, str):
-        return scalar
-    for name in re.findall(r"\$\{(\w+)\}", scalar):
-        if not os.environ.get(name):
-            raise value.error(
-                f"{value.key} needs the environment variable {name}, which is not set."
-            )
-    return re.sub(r"\$\{(\w+)\}", lambda match: os.environ[match[1]], scalar)
 
-
-def _check_data_path(config: Mapping[str, Scalar], where: YamlValue) -> None:
-    """Refuse a data set whose folder is not there."""
-    dataset, path = str(config["dataset"]), str(config["data-path"])
-    if not needs_data_path(dataset):
-        return
-    if not path:
-        raise where.error(
-            f"data-path must name the folder of dataset = {dataset!r}, got ''. Give "
-            "--data-path DIR, or base.data-path in the file."
-        )
-    if not os.path.isdir(os.path.expanduser(path)):
-        raise where.error(
-            f"data-path must be an existing folder, got {path!r}. Make an empty one "
-            "first if the data is to be downloaded there."
+    def content(match: re.Match[str]) -> str:
+        if found := os.environ.get(match[1]):
+            return found
+        raise value.error(
+            f"{value.key} needs the environment variable {match[1]}, which is not set."
         )
 
+    text = value.scalar()
+    return re.sub(r"\$\{(\w+)\}", content, text) if isinstance(text, str) else text
 
-def needs_data_path(dataset: str) -> bool:
+
+def needs_data_path(dataset: Scalar) -> bool:
     """Return whether a data set is read from files that the user has."""
-    return dataset not in PACKAGED and not dataset.startswith("synthetic")
+    return dataset_traits(str(dataset)).needs_path

@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +25,10 @@ DONE, BEGUN, NEW = "done", "begun", "not run"
 
 @dataclass(frozen=True)
 class Store:
-    """The folder of all experiments' results, an absolute path."""
+    """The folder of all experiments' results, an absolute path.
+
+    Each experiment has a folder of its name in it, for its tables and pictures.
+    """
 
     root: Path
 
@@ -40,10 +42,6 @@ class Store:
     def runs(self) -> Path:
         """The folder of all runs."""
         return self.root / "runs"
-
-    def folder(self, experiment: str) -> Path:
-        """Return the folder of an experiment's tables and pictures."""
-        return self.root / experiment
 
     def directory(self, run: ExperimentRun) -> RunDirectory:
         """Return the folder of a run."""
@@ -82,16 +80,14 @@ class Store:
         shutil.rmtree(directory.path, ignore_errors=True)
         return False
 
-    @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Keep other runners away, or raise if one is at work."""
+    def claimed(self) -> AbstractContextManager[None]:
+        """Return what keeps other runners away, or raises if one is at work."""
         self.runs.mkdir(parents=True, exist_ok=True)
         refusal = (
             f"Another run of experiments is at work in {self.root}. Wait for it, or "
             "give --output another folder."
         )
-        with file_lock(self.root / ".lock", refusal):
-            yield
+        return file_lock(self.root / ".lock", refusal)
 
 
 def run_name(run: ExperimentRun) -> str:

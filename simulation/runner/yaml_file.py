@@ -13,7 +13,6 @@ import yaml
 
 Scalar = str | int | float | bool
 _KINDS = ("str", "int", "float", "bool", "null", "timestamp", "seq", "map")
-_PLAIN_TAGS = {f"tag:yaml.org,2002:{kind}" for kind in _KINDS}
 
 
 class ExperimentError(ValueError):
@@ -45,29 +44,29 @@ class YamlValue:
         """Return the values by key; of known keys, all of them if needed."""
         if not isinstance(self.value, dict):
             raise self.must_be("a mapping of keys to values")
-        for key, value in self.value.items() if known else ():
-            if key not in known:
+        for key, value in self.value.items():
+            if known and key not in known:
                 raise value.error(unknown(key, known))
-        for key in known if need else ():
-            if key not in self.value:
-                raise self.error(f"{self.key}.{key} is missing.")
+        if need and (missing := [key for key in known if key not in self.value]):
+            raise self.error(f"{self.key}.{missing[0]} is missing.")
         return self.value
 
     def items(self) -> list[YamlValue]:
         """Return the values of a list that is not empty."""
-        if isinstance(self.value, list) and self.value:
-            return self.value
-        raise self.must_be(
-            "a list of at least one value" if self.value == [] else "a list"
-        )
+        if not isinstance(self.value, list):
+            raise self.must_be("a list")
+        if not self.value:
+            raise self.must_be("a list of at least one value")
+        return self.value
 
     def distinct(self) -> list[YamlValue]:
         """Return the values of a list, or a single text, none of them twice."""
         values = [self] if isinstance(self.value, str) else self.items()
-        texts = [str(value.scalar()) for value in values]
-        for place, text in enumerate(texts):
-            if text in texts[:place]:
-                raise values[place].error(f"{self.key} must not name {text!r} twice.")
+        seen: set[str] = set()
+        for value in values:
+            if (text := str(value.scalar())) in seen:
+                raise value.error(f"{self.key} must not name {text!r} twice.")
+            seen.add(text)
         return values
 
     def scalar(self) -> Scalar:
@@ -82,10 +81,10 @@ class YamlValue:
             raise self.must_be("a text")
         return self.value.strip()
 
-    def one_of(self, names: Iterable[str], rule: str, joined_by: str = ", ") -> str:
+    def one_of(self, names: Iterable[str], rule: str) -> str:
         """Return a text that is among some names."""
         if self.text() not in names:
-            raise self.must_be(f"{rule} ({joined_by.join(names)})")
+            raise self.must_be(f"{rule} ({'; '.join(names)})")
         return self.text()
 
     def whole(self, least: int = 1) -> int:
@@ -111,27 +110,28 @@ def unknown(key: str, known: Iterable[str]) -> str:
     return f"{key!r} is not a key that is known here. {hint}"
 
 
-@lru_cache(maxsize=64)  # many experiments extend the same files
-def _parse(file: Path, text: str) -> YamlValue:
-    try:
-        node = yaml.compose(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        sentence = f"it must be YAML, got: {error.problem}."
-        raise ExperimentError(f"{file}, line {line}: {sentence}") from None
-    except yaml.YAMLError as error:
-        raise ExperimentError(f"{file}: it must be YAML, got: {error}.") from None
-    if not isinstance(node, yaml.MappingNode):
-        raise ExperimentError(f"{file}, line 1: it must be a mapping of keys.")
-    return _value(node, "", file, 1)
-
-
 def read_yaml(file: Path) -> YamlValue:
     """Return what a file holds, a mapping."""
     try:
         return _parse(file, file.read_text("utf-8"))
+    except yaml.MarkedYAMLError as error:
+        where = error.problem_mark
+        place = f"{file}, line {where.line + 1 if where else 1}"
+        raise ExperimentError(
+            f"{place}: it must be YAML, got: {error.problem}."
+        ) from None
+    except yaml.YAMLError as error:
+        raise ExperimentError(f"{file}: it must be YAML, got: {error}.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ExperimentError(f"{file}: it can't be read: {error}.") from None
+
+
+@lru_cache(maxsize=64)  # many experiments extend the same files
+def _parse(file: Path, text: str) -> YamlValue:
+    node = yaml.compose(text, _Loader)
+    if not isinstance(node, yaml.MappingNode):
+        raise ExperimentError(f"{file}, line 1: it must be a mapping of keys.")
+    return _value(node, YamlValue("", None, file, 1))
 
 
 class _Loader(yaml.SafeLoader):
@@ -153,31 +153,30 @@ _Loader.add_implicit_resolver(
 )
 
 
-def _value(node: yaml.Node, key: str, file: Path, line: int) -> YamlValue:
+def _value(node: yaml.Node, here: YamlValue) -> YamlValue:
     """Return the value of a node and of all below it; it stands where its key is."""
-    here = YamlValue(key, None, file, line)
-    if node.tag not in _PLAIN_TAGS:
+    if node.tag.removeprefix("tag:yaml.org,2002:") not in _KINDS:
         raise here.error(f"{node.tag!r} is not allowed here.")
-    if isinstance(node, yaml.SequenceNode):
-        parts = [_value(each, key, file, _line(each)) for each in node.value]
-        return replace(here, value=parts)
     if isinstance(node, yaml.ScalarNode):
         value = _Loader("").construct_object(node)
-        known = value is None or isinstance(value, (str, int, float, bool))
+        known = value is None or isinstance(value, Scalar)
         # A date is the text that it was.
         return replace(here, value=value if known else str(node.value))
+    if isinstance(node, yaml.SequenceNode):
+        parts = [_value(each, _at(here, here.key, each)) for each in node.value]
+        return replace(here, value=parts)
     values: dict[str, YamlValue] = {}
     for name, below in node.value:
-        where = replace(here, line=_line(name))
+        where = _at(here, f"{here.key}.{name.value}".lstrip("."), name)
         if not isinstance(name, yaml.ScalarNode):
             raise where.error("a key must be a text.")
-        path = f"{key}.{name.value}".lstrip(".")
         if name.value in values:
             first = values[name.value].line
-            raise where.error(f"{path!r} is there twice, first in line {first}.")
-        values[name.value] = _value(below, path, file, where.line)
+            raise where.error(f"{where.key!r} is there twice, first in line {first}.")
+        values[name.value] = _value(below, where)
     return replace(here, value=values)
 
 
-def _line(node: yaml.Node) -> int:
-    return int(node.start_mark.line) + 1
+def _at(above: YamlValue, key: str, node: yaml.Node) -> YamlValue:
+    """Return a value still to be read, where a node stands."""
+    return replace(above, key=key, line=node.start_mark.line + 1)

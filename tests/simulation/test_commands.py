@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -15,8 +16,11 @@ from fed3r_app.deployment import processes
 from fed3r_app.deployment.processes import INSTALLED_APP, app_settings, stage_app
 from simulation import __main__ as simulation
 
+Capsys = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
 
-def start(tmp_path, *arguments):
+
+def start(tmp_path: Path, *arguments: str) -> subprocess.Popen[str]:
     """Start the command in a folder that holds the app."""
     stage_app(INSTALLED_APP, tmp_path)
     return subprocess.Popen(
@@ -29,7 +33,7 @@ def start(tmp_path, *arguments):
     )
 
 
-def processes_of(folder):
+def processes_of(folder: Path) -> list[bytes]:
     """Return the processes whose Flower home is in a folder."""
     wanted, found = f"FLWR_HOME={folder}".encode(), []
     for path in Path("/proc").glob("[0-9]*/environ"):
@@ -41,14 +45,14 @@ def processes_of(folder):
     return found
 
 
-def test_a_command_that_is_not_known_is_refused(tmp_path):
+def test_a_command_that_is_not_known_is_refused(tmp_path: Path) -> None:
     process = start(tmp_path, "fly")
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 2
     assert "flwr-run" in output
 
 
-def test_fed3r_has_the_same_commands(capsys, tmp_path):
+def test_fed3r_has_the_same_commands(capsys: Capsys, tmp_path: Path) -> None:
     show = ["show", "immunity-digits", "--output", str(tmp_path)]
     assert simulation.main(show) == fed3r(["experiments", *show]) == 0
     said = capsys.readouterr().out
@@ -57,7 +61,9 @@ def test_fed3r_has_the_same_commands(capsys, tmp_path):
     assert fed3r(["experiments", "show", "immunity-digit"]) == 2
 
 
-def test_an_app_that_a_wheel_installed_is_staged(tmp_path, monkeypatch):
+def test_an_app_that_a_wheel_installed_is_staged(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
     site = stage_app(INSTALLED_APP, tmp_path / "site")
     packaged = site / "fed3r_app" / "pyproject.toml"
     (site / "pyproject.toml").rename(packaged)
@@ -69,64 +75,48 @@ def test_an_app_that_a_wheel_installed_is_staged(tmp_path, monkeypatch):
     assert not (staged / "simulation").exists()
 
 
-class Interrupted:
-    """A SuperLink whose user presses Ctrl-C; ``started`` says how often it was up."""
-
-    started = 0
-
-    def __init__(self, home):
-        pass
-
-    def __enter__(self):
-        type(self).started += 1
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def run(self, *arguments):
-        raise KeyboardInterrupt
-
-
 @pytest.fixture
-def flwr_run(tmp_path, monkeypatch):
-    """Call the command in this process, in a folder that holds an app or doesn't."""
-    monkeypatch.setattr(simulation, "EphemeralSuperLink", Interrupted)
-    monkeypatch.setattr(simulation.signal, "signal", lambda *_: None)
-    monkeypatch.setattr(Interrupted, "started", 0)
+def superlink(tmp_path: Path, monkeypatch: Patch) -> MagicMock:
+    """A SuperLink whose user presses Ctrl-C, and this process in an empty folder."""
+    superlink = MagicMock()
+    superlink.return_value.__enter__.return_value.run.side_effect = KeyboardInterrupt
+    monkeypatch.setattr(simulation, "EphemeralSuperLink", superlink)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.chdir(tmp_path)
-    return lambda: simulation.main(["flwr-run"])
+    return superlink
 
 
-def test_ctrl_c_ends_a_run_without_a_traceback(flwr_run, tmp_path):
+def test_ctrl_c_ends_a_run_without_a_traceback(
+    superlink: MagicMock, tmp_path: Path
+) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
-    assert flwr_run() == 130
-    assert Interrupted.started == 1
-    assert flwr_run() == 130  # the folder is free again
+    for times in (1, 2):  # the folder is free again
+        assert simulation.main(["flwr-run"]) == 130
+        assert superlink.call_count == times
 
 
 @pytest.mark.parametrize("content", [None, "[project]", "no TOML"])
 def test_a_run_outside_of_the_project_is_refused_in_a_sentence(
-    flwr_run, tmp_path, capsys, content
-):
+    superlink: MagicMock, tmp_path: Path, capsys: Capsys, content: str | None
+) -> None:
     if content:
         (tmp_path / "pyproject.toml").write_text(content)
-    assert flwr_run() == 1
+    assert simulation.main(["flwr-run"]) == 1
     assert f"{tmp_path} must be the app's folder, got" in capsys.readouterr().err
-    assert not Interrupted.started
+    superlink.assert_not_called()
     assert not (tmp_path / ".flwr").exists()
 
 
 def test_a_second_run_in_the_same_folder_is_refused_in_a_sentence(
-    flwr_run, tmp_path, capsys
-):
+    superlink: MagicMock, tmp_path: Path, capsys: Capsys
+) -> None:
     (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
     (tmp_path / ".flwr").mkdir()
     with (tmp_path / ".flwr" / "lock").open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        assert flwr_run() == 1
+        assert simulation.main(["flwr-run"]) == 1
     assert "must not be in use, got another run" in capsys.readouterr().err
-    assert not Interrupted.started
+    superlink.assert_not_called()
 
 
 @pytest.mark.slow
@@ -138,7 +128,9 @@ def test_a_second_run_in_the_same_folder_is_refused_in_a_sentence(
         ("ridge-lamda=1", 1),
     ],
 )
-def test_the_exit_code_is_zero_only_if_the_run_completed(tmp_path, run_config, code):
+def test_the_exit_code_is_zero_only_if_the_run_completed(
+    tmp_path: Path, run_config: str, code: int
+) -> None:
     process = start(tmp_path, "flwr-run", "--run-config", run_config)
     output, _ = process.communicate(timeout=300)
     assert process.returncode == code, output
@@ -147,7 +139,7 @@ def test_the_exit_code_is_zero_only_if_the_run_completed(tmp_path, run_config, c
 
 
 @pytest.mark.slow
-def test_a_command_that_is_terminated_takes_its_processes_along(tmp_path):
+def test_a_command_that_is_terminated_takes_its_processes_along(tmp_path: Path) -> None:
     process = start(tmp_path, "flwr-run", "--run-config", 'backbone="pixels"')
     deadline = time.monotonic() + 120
     while not any(b"raylet" in name for name in processes_of(tmp_path)):

@@ -3,7 +3,7 @@
 from simulation.tables import Table
 
 
-def test_columns_are_aligned():
+def test_columns_are_aligned() -> None:
     text = Table("t", ("way", "s"), [("a", 1.0), ("longer", 12_345)]).text()
     assert text.splitlines()[2:] == [
         "way          s",
@@ -12,7 +12,7 @@ def test_columns_are_aligned():
     ]
 
 
-def test_a_table_is_safe_in_html():
+def test_a_table_is_safe_in_html() -> None:
     page = Table("a < b", ("", "n"), [("<script>", "1")]).html()
     assert "<script>" not in page
     assert "a &lt; b" in page

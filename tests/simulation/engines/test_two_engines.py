@@ -1,5 +1,8 @@
 """Two engines, one result: the same experiment in one process and on Flower's."""
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
 import pytest
 
 from simulation.__main__ import main
@@ -18,9 +21,11 @@ axes:
 
 
 @pytest.mark.slow
-def test_both_engines_give_the_same_numbers(write_experiment, tmp_path, monkeypatch):
+def test_both_engines_give_the_same_numbers(
+    write: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FED3R_CACHE_DIR", str(tmp_path / "cache"))
-    path = write_experiment(f"  eval-every: 1\n{EXPERIMENT}")
+    path = write(f"  eval-every: 1\n{EXPERIMENT}")
     outcomes = {}
     for engine in ("inline", "flower"):
         out = tmp_path / engine
@@ -35,7 +40,7 @@ def test_both_engines_give_the_same_numbers(write_experiment, tmp_path, monkeypa
             same_numbers(our_round, their_round)
 
 
-def same_numbers(ours, theirs):
+def same_numbers(ours: Mapping[str, object], theirs: Mapping[str, object]) -> None:
     """Compare all values but the time; statistics may be added in another order."""
     assert ours.keys() == theirs.keys()
     for key in ours.keys() - {"seconds"}:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from simulation.runner.store import DONE, Store
 PROJECT = Path(__file__).parents[3]
 
 
-def start(path, out, cache):
+def start(path: Path, out: Path, cache: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "simulation", "run", str(path), "--output", str(out)],
         cwd=PROJECT,
@@ -27,17 +28,11 @@ def start(path, out, cache):
     )
 
 
-def wait_for(condition, process):
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 @pytest.mark.slow
-def test_an_interrupted_experiment_is_resumed(write_experiment, tmp_path):
-    path = write_experiment(
+def test_an_interrupted_experiment_is_resumed(
+    write: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = write(
         """
         points:
           short: {}
@@ -51,8 +46,11 @@ def test_an_interrupted_experiment_is_resumed(write_experiment, tmp_path):
     store = Store(out)
     checkpoint = store.directory(long).checkpoint_path
     process = start(path, out, cache)
-    ready = lambda: store.state(short) == DONE and checkpoint.exists()  # noqa: E731
-    wait_for(ready, process)
+    deadline = time.monotonic() + 180
+    while store.state(short) != DONE or not checkpoint.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
