@@ -1,5 +1,8 @@
 """``python -m simulation federation``: what it says, and its picture."""
 
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -8,12 +11,14 @@ from simulation.__main__ import main
 from simulation.analyses.partition_plot import plot
 from simulation.analyses.partition_stats import Federation, describe, load_federation
 
+Show = Callable[..., tuple[int, str, Path]]
+
 
 @pytest.fixture
-def show(tmp_path, capsys):
+def show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Show:
     """Call the command; return its exit code, what it said and its picture."""
 
-    def show(*arguments):
+    def show(*arguments: str) -> tuple[int, str, Path]:
         path = tmp_path / "pictures" / "a.png"
         code = main(["federation", *arguments, "--output", str(path)])
         said = capsys.readouterr()
@@ -22,13 +27,13 @@ def show(tmp_path, capsys):
     return show
 
 
-def assert_is_a_picture(path):
+def assert_is_a_picture(path: Path) -> None:
     with Image.open(path) as image:
         assert image.format == "PNG"
         assert len(set(image.convert("L").tobytes())) > 10
 
 
-def test_digits_by_class(show):
+def test_digits_by_class(show: Show) -> None:
     code, said, path = show("digits")
     assert code == 0
     assert "digits, by-class" in said
@@ -38,7 +43,7 @@ def test_digits_by_class(show):
     assert_is_a_picture(path)
 
 
-def test_a_dirichlet_split_with_options(show):
+def test_a_dirichlet_split_with_options(show: Show) -> None:
     code, said, path = show(
         *("digits", "--partition", "dirichlet", "--alpha", "0.5"),
         *("--clients", "20", "--seed", "3"),
@@ -50,7 +55,7 @@ def test_a_dirichlet_split_with_options(show):
     assert f"{again.class_counts.sum()}" in said
 
 
-def test_client_sizes_alone(show, tmp_path):
+def test_client_sizes_alone(show: Show, tmp_path: Path) -> None:
     sizes = tmp_path / "sizes.csv"
     sizes.write_text("client,num_images\na,3\ntest,9\nb,0\nc,600\n")
     code, said, path = show(str(sizes))
@@ -61,7 +66,7 @@ def test_client_sizes_alone(show, tmp_path):
     assert_is_a_picture(path)
 
 
-def test_a_synthetic_federation_of_those_sizes(tmp_path):
+def test_a_synthetic_federation_of_those_sizes(tmp_path: Path) -> None:
     sizes = tmp_path / "sizes.csv"
     sizes.write_text("client,num_images\na,3\nb,0\nc,600\n")
     federation = load_federation("synthetic:classes=7", str(sizes))
@@ -70,7 +75,9 @@ def test_a_synthetic_federation_of_those_sizes(tmp_path):
     assert federation.label_counts(np.array([2, 0])).sum(axis=1).tolist() == [600, 3]
 
 
-def test_a_published_federation_needs_its_split_files_only(tmp_path, show):
+def test_a_published_federation_needs_its_split_files_only(
+    tmp_path: Path, show: Show
+) -> None:
     (tmp_path / "federated_train_user_120k.csv").write_text(
         "user_id,image_id,class,label\nu1,a,0,x\nu1,b,1,y\nu2,c,1,y\nNA,d,0,x\n"
     )
@@ -82,7 +89,7 @@ def test_a_published_federation_needs_its_split_files_only(tmp_path, show):
     assert "(client, class) pairs  3\n" in said
 
 
-def test_many_clients_and_classes_fit_into_the_picture(tmp_path):
+def test_many_clients_and_classes_fit_into_the_picture(tmp_path: Path) -> None:
     random = np.random.default_rng(0)
     labels = [random.integers(1000, size=n) for n in random.integers(1, 20, size=400)]
     federation = Federation("many", 1000, labels)
@@ -102,7 +109,9 @@ def test_many_clients_and_classes_fit_into_the_picture(tmp_path):
         (["synthetic:colour=3"], "got 'colour=3'"),
     ],
 )
-def test_bad_input_is_one_clear_sentence(show, arguments, sentence):
+def test_bad_input_is_one_clear_sentence(
+    show: Show, arguments: list[str], sentence: str
+) -> None:
     code, said, path = show(*arguments)
     assert code == 1
     assert sentence in said
