@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,8 +52,11 @@ def run(result: Result) -> None:
     logging.getLogger("flwr").setLevel(logging.WARNING)
     numbers = (20, 60) if result.quick else (100, 1262, 9275)
     rows = []
-    with TemporaryDirectory() as name:
-        for engine, time_run in _engines(Path(name), result.quick):
+    with (
+        TemporaryDirectory() as name,
+        closing(_engines(Path(name), result.quick)) as engines,
+    ):
+        for engine, time_run in engines:
             shares = []
             for K in numbers:
                 asked = {"num-clients": K, "clients-per-round": _PER_ROUND}
@@ -73,7 +77,7 @@ def run(result: Result) -> None:
     result.notes.append(note)
 
 
-def _engines(folder: Path, quick: bool) -> Iterator[tuple[str, TimeRun]]:
+def _engines(folder: Path, quick: bool) -> Generator[tuple[str, TimeRun], None, None]:
     yield "inline", partial(_time_inline, folder)
     if not quick:  # a SuperLink and Ray: not a matter of seconds
         with flower_runs() as time_run:

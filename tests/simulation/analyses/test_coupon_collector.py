@@ -34,11 +34,6 @@ def test_the_papers_table_is_met_within_its_spread(federation: tuple[int, int]) 
         assert abs(spread.sd - sd) <= 0.5 + 0.15 * sd
 
 
-def test_all_clients_at_once_take_one_round() -> None:
-    (spread,) = rounds_to_draw(7, 7, [1.0])
-    assert (spread.mean, spread.sd) == (1, 0)
-
-
 def test_one_at_a_time_is_the_classical_collector() -> None:
     # K (1 + 1/2 + ... + 1/K), with variance K^2 sum 1/k^2 - K sum 1/k.
     K, simulations = 20, 4000
@@ -50,12 +45,6 @@ def test_one_at_a_time_is_the_classical_collector() -> None:
     assert spread.sd == pytest.approx(math.sqrt(variance), rel=0.1)
 
 
-def test_two_of_three_solved_by_hand() -> None:
-    # After round 1 one client is new; it is drawn with probability 2/3 a round.
-    (spread,) = rounds_to_draw(3, 2, [1.0], simulations=20_000)
-    assert spread.mean == pytest.approx(1 + 3 / 2, abs=0.03)
-
-
 def test_shares_may_come_in_any_order_and_a_seed_repeats() -> None:
     up = rounds_to_draw(50, 5, [0.5, 1.0], seed=1)
     down = rounds_to_draw(50, 5, [1.0, 0.5], seed=1)
@@ -63,10 +52,27 @@ def test_shares_may_come_in_any_order_and_a_seed_repeats() -> None:
     assert up != rounds_to_draw(50, 5, [0.5, 1.0], seed=2)
 
 
-def test_a_share_is_the_decimal_that_was_typed() -> None:
-    # In floating point 0.07 * 100 is a little more than 7, which would be 8 clients.
-    (spread,) = rounds_to_draw(100, 7, [0.07])
-    assert spread.mean == 1
+@pytest.mark.parametrize(
+    ("clients", "per_round", "share", "expected", "error"),
+    [
+        (7, 7, 1.0, (1, 0), 0),  # all clients at once
+        # After round 1 one client is new; it is drawn with probability p = 2/3 a
+        # round: 1 / p rounds more in the mean, sqrt(1 - p) / p their deviation.
+        (3, 2, 1.0, (1 + 3 / 2, math.sqrt(3) / 2), 0.03),
+        # The decimal that was typed: in floating point 0.07 * 100 is a little more
+        # than 7, which would be 8 clients.
+        (100, 7, 0.07, (1, 0), 0),
+    ],
+)
+def test_cases_solved_by_hand(
+    clients: int,
+    per_round: int,
+    share: float,
+    expected: tuple[float, float],
+    error: float,
+) -> None:
+    found = rounds_to_draw(clients, per_round, [share], simulations=20_000)
+    assert found == [pytest.approx(expected, rel=0, abs=error)]
 
 
 @pytest.mark.parametrize(
