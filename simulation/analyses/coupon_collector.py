@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ FEDERATIONS = {"Landmarks": 1262, "iNaturalist": 9275, "CIFAR-100": 100}
 SHARES = (0.25, 0.5, 0.75, 1.0)
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(NamedTuple):
     """Mean and standard deviation of a number of rounds."""
 
     mean: float
@@ -41,23 +40,21 @@ def rounds_to_draw(
 ) -> list[Spread]:
     """Return how many rounds it takes to draw each share of the clients.
 
-    A round draws distinct clients; the next one draws from all of them again. With s
-    of K clients seen, the number of new ones in a round of kappa is hypergeometric:
-    kappa draws without replacement from K - s new and s old ones. So a simulation is
-    one number a round, and all simulations advance together.
-
-    Parameters
-    ----------
-    num_clients, per_round : int
-        K, and kappa <= K.
-    shares : sequence of float
-        Shares in (0, 1], in any order.
-    simulations : int
-        Number of independent simulations.
-    seed : int
-        Seed of the draws.
+    Shares lie in (0, 1], in any order. A round draws distinct clients; the next one
+    draws from all of them again. With s of K clients seen, the number of new ones in a
+    round of kappa is hypergeometric: kappa draws without replacement from K - s new and
+    s old ones. So a simulation is one number a round, and all simulations advance
+    together.
     """
-    _check(num_clients, per_round, shares, simulations)
+    if not 1 <= per_round <= num_clients:
+        raise ValueError(
+            f"Clients per round must be 1 to {num_clients}, the number of clients, "
+            f"got {per_round}."
+        )
+    if not shares or not all(0 < share <= 1 for share in shares):
+        raise ValueError(f"Shares must be numbers > 0 and <= 1, got {list(shares)}.")
+    if simulations < 1:
+        raise ValueError(f"simulations must be >= 1, got {simulations}.")
     # The exact value of the decimal that was typed: 0.07 of 100 are 7 clients.
     goals = [math.ceil(Fraction(str(share)) * num_clients) for share in shares]
     rounds = _simulate(num_clients, per_round, goals, simulations, seed)
@@ -70,33 +67,16 @@ def _simulate(
     """Return the round (goals, simulations) in which each goal was reached."""
     random = np.random.default_rng(seed)
     needed = np.array(goals)[:, None]
-    reached = np.zeros((len(goals), simulations), dtype=np.int64)
+    # One more than the rounds after which the goal was not reached.
+    reached = np.ones((len(goals), simulations), dtype=np.int64)
     seen = np.zeros(simulations, dtype=np.int64)
     open_ones = np.arange(simulations)  # simulations that have not reached every goal
-    number, last = 0, max(goals)
     while len(open_ones):
-        number += 1
         seen = seen + random.hypergeometric(K - seen, seen, kappa)
-        part = reached[:, open_ones]
-        part[(part == 0) & (seen >= needed)] = number
-        reached[:, open_ones] = part
-        still = seen < last
+        reached[:, open_ones] += seen < needed
+        still = seen < max(goals)
         open_ones, seen = open_ones[still], seen[still]
     return reached
-
-
-def _check(
-    num_clients: int, per_round: int, shares: Sequence[float], simulations: int
-) -> None:
-    if not 1 <= per_round <= num_clients:
-        raise ValueError(
-            f"Clients per round must be 1 to {num_clients}, the number of clients, "
-            f"got {per_round}."
-        )
-    if not shares or not all(0 < share <= 1 for share in shares):
-        raise ValueError(f"Shares must be numbers > 0 and <= 1, got {list(shares)}.")
-    if simulations < 1:
-        raise ValueError(f"simulations must be >= 1, got {simulations}.")
 
 
 @dataclass(frozen=True)
@@ -114,9 +94,9 @@ class Coupons:
         A line for each federation and number of clients a round.
         """
         for name, kappa in itertools.product(self.federations, self.per_round):
-            clients, shares = self.federations[name], self.shares
-            spreads = rounds_to_draw(clients, kappa, shares, self.simulations, seed)
-            rounds = [[spread.mean, spread.sd] for spread in spreads]
+            rounds = rounds_to_draw(
+                self.federations[name], kappa, self.shares, self.simulations, seed
+            )
             yield {"name": name, "per_round": kappa, "rounds": rounds}
 
     def table(self, lines: Iterable[Mapping[str, Any]]) -> Table:
@@ -141,10 +121,8 @@ class Coupons:
 def run(arguments: argparse.Namespace) -> int:
     """Print the table; return the exit code."""
     own = arguments.clients is not None
-    coupons = Coupons(
-        {"yours": arguments.clients} if own else FEDERATIONS,
-        tuple(arguments.per_round),
-        simulations=arguments.simulations,
-    )
+    federations = {"yours": arguments.clients} if own else FEDERATIONS
+    kappas, simulations = tuple(arguments.per_round), arguments.simulations
+    coupons = Coupons(federations, kappas, simulations=simulations)
     print(coupons.table(coupons.lines(arguments.seed)).markdown())
     return 0

@@ -26,17 +26,17 @@ from fed3r_app.core import (
     select_lambda,
     solve_ridge,
 )
+from fed3r_app.core.statistics import check_samples
 from fed3r_app.data import load_dataset
 from fed3r_app.features.backbone import resolve_device
 from fed3r_app.features.cache import cache_dir
 from fed3r_app.features.extraction import cached_features, extract_features
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.model_file import load_model, saved_backbone
-from simulation.analyses.kernel_ridge import KernelRidge, select_dual_lambda, solve_dual
+from simulation.analyses.kernel_ridge import rbf_kernel, solve_dual
 
 _CHUNK = 2048
 _MATRICES = 3  # of n x n: the kernel, its factor, and one in passing
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +48,19 @@ class Subset:
     Z_test: Tensor
     y_test: Tensor
     num_classes: int
+
+    def accuracy(self, scores: Callable[[Tensor], Tensor]) -> float:
+        """Return the share of the test images whose class has the largest score.
+
+        Classes (C,) without training images are never predicted.
+        """
+        absent = torch.bincount(self.y, minlength=self.num_classes) == 0
+        correct = 0
+        for start in range(0, len(self.y_test), _CHUNK):
+            part = slice(start, start + _CHUNK)
+            possible = scores(self.Z_test[part]).masked_fill(absent, -torch.inf)
+            correct += int((possible.argmax(dim=1) == self.y_test[part]).sum())
+        return correct / len(self.y_test)
 
 
 @dataclass(frozen=True)
@@ -63,22 +76,14 @@ def compare_with_kernel(
     dims: Sequence[int],
     per_class: int = 40,
     seeds: int = 3,
-    progress: Progress = lambda done, total: None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Line]:
     """Return the accuracies of random features and, last, of the exact kernel.
 
-    Parameters
-    ----------
-    run_dir : Path
-        A finished run: its model's backbone, data set, ridge-lambda and rf-sigma.
-    dims : sequence of int
-        Numbers D of random features.
-    per_class : int
-        At most so many training images of each class.
-    seeds : int
-        Draws of random features for each D.
-    progress : callable
-        Called with the number of classifiers done and of all.
+    Of a finished run: its model's backbone, data set, ridge-lambda and rf-sigma, and
+    at most ``per_class`` training images of each class. There are ``seeds`` draws for
+    each D of ``dims``. Progress is called with the number of classifiers done and of
+    all.
     """
     config = Config.from_run_config(RunDirectory(run_dir).read_config())
     subset = load_subset(run_dir, config, per_class)
@@ -86,21 +91,24 @@ def compare_with_kernel(
     sigma = config.rf_sigma
     if sigma == "auto":
         sigma = FeatureMoments.of(subset.Z).sigma()
-    total, accuracies = len(dims) * seeds + 1, []
-    for D, seed in itertools.product(dims, range(seeds)):
-        accuracies.append(random_features_accuracy(subset, D, sigma, lam, seed))
-        progress(len(accuracies), total)
-    exact = kernel_accuracy(subset, sigma, lam)
+    lines, total, done = [], len(dims) * seeds + 1, itertools.count(1)
+    for D in dims:
+        accuracies = []
+        for seed in range(seeds):
+            accuracies.append(random_features_accuracy(subset, D, sigma, lam, seed))
+            progress(next(done), total)
+        lines.append(Line(D, tuple(accuracies)))
+    lines.append(Line(None, (kernel_accuracy(subset, sigma, lam),)))
     progress(total, total)
-    cuts = range(0, total - 1, seeds)
-    drawn = [tuple(accuracies[start : start + seeds]) for start in cuts]
-    return [*map(Line, dims, drawn), Line(None, (exact,))]
+    return lines
 
 
 def kernel_accuracy(subset: Subset, sigma: float, lam: float | None) -> float:
-    """Return the accuracy of exact kernel ridge regression."""
-    fitted = KernelRidge.fit(subset.Z, subset.y, subset.num_classes, sigma, lam)
-    return _accuracy(subset, fitted.predict)
+    """Return the accuracy of exact kernel ridge regression, normalised as Fed3R."""
+    Z, y, C = subset.Z.double(), subset.y, subset.num_classes
+    check_samples(Z, y, C)
+    alpha = solve_dual(rbf_kernel(Z, Z, sigma), y, C, lam)
+    return subset.accuracy(lambda X: rbf_kernel(X.double(), Z, sigma) @ alpha)
 
 
 def random_features_accuracy(
@@ -114,18 +122,11 @@ def random_features_accuracy(
     phi = RandomFeatures(subset.Z.shape[1], D, sigma, seed)
     Z, y, C = phi(subset.Z), subset.y, subset.num_classes
     if len(Z) < D:
-        K = Z @ Z.T
-        lam = select_dual_lambda(K, y, C) if lam is None else lam
-        W = Z.T @ solve_dual(K, y, C, lam)
+        W = Z.T @ solve_dual(Z @ Z.T, y, C, lam)
     else:
         stats = RidgeStatistics.of(Z, y, C)
         W = solve_ridge(stats, select_lambda(stats) if lam is None else lam)
-    absent = torch.bincount(y, minlength=C) == 0
-
-    def predict(X: Tensor) -> Tensor:
-        return (phi(X) @ W).masked_fill(absent, -torch.inf).argmax(dim=1)
-
-    return _accuracy(subset, predict)
+    return subset.accuracy(lambda X: phi(X) @ W)
 
 
 def load_subset(run_dir: Path, config: Config, per_class: int) -> Subset:
@@ -135,21 +136,15 @@ def load_subset(run_dir: Path, config: Config, per_class: int) -> Subset:
         raise ValueError(f"{dataset.name} has no test images to compare on.")
     model = load_model(RunDirectory(run_dir).model_path)
     backbone = saved_backbone(model, dataset.feature_dim)
-    device = resolve_device(config.device)
+    read: Callable[..., Tensor] = partial(cached_features, cache_dir=cache_dir())
     if model.backbone_arrays:  # features of a fine-tuned backbone are not kept
-        read = partial(extract_features, backbone, device=device)
-    else:
-        read = partial(cached_features, backbone, device=device, cache_dir=cache_dir())
+        read = extract_features
+    device, dtype = resolve_device(config.device), config.extract_dtype
     rows = choose_rows(dataset.train.labels, per_class, config.seed)
     check_fits(len(rows))
     parts = ((dataset.train, rows), (dataset.test, np.arange(len(dataset.test))))
-    (Z, y), (Z_test, y_test) = (
-        (
-            read(images, chosen, dtype=config.extract_dtype),
-            torch.from_numpy(images.labels[chosen]),
-        )
-        for images, chosen in parts
-    )
+    Z, Z_test = (read(backbone, *part, device=device, dtype=dtype) for part in parts)
+    y, y_test = (torch.from_numpy(images.labels[rows]) for images, rows in parts)
     return Subset(Z, y, Z_test, y_test, len(dataset.class_names))
 
 
@@ -179,10 +174,3 @@ def check_fits(num_images: int, memory: int | None = None) -> None:
             f"per-class must be smaller: the exact kernel of {num_images:,} images "
             f"takes {needed / 1e9:.0f} GB, and there are {memory / 1e9:.0f}."
         )
-
-
-def _accuracy(subset: Subset, predict: Callable[[Tensor], Tensor]) -> float:
-    """Return the share of the test images that are classified right."""
-    Z, y = subset.Z_test, subset.y_test
-    parts = [slice(start, start + _CHUNK) for start in range(0, len(y), _CHUNK)]
-    return sum(int((predict(Z[part]) == y[part]).sum()) for part in parts) / len(y)

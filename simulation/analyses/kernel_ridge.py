@@ -6,55 +6,12 @@ with alpha = (K + lam I)^-1 Y and K_ij = k(z_i, z_j): n equations, so for subset
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from fed3r_app.core.gcv import minimise_gcv, spectrum
 from fed3r_app.core.heads import solve_ridge
-from fed3r_app.core.statistics import RidgeStatistics, check_samples
-
-
-@dataclass(frozen=True, eq=False)
-class KernelRidge:
-    """A classifier by ridge regression with the kernel exp(-||z - z'||^2 / 2 sigma^2).
-
-    Training features Z (n, d) and their weights alpha (n, C) in float64; classes
-    without training samples are not ``present`` (C,) and never predicted.
-    """
-
-    Z: Tensor
-    alpha: Tensor
-    present: Tensor
-    sigma: float
-    lam: float
-
-    @classmethod
-    def fit(
-        cls,
-        Z: Tensor,
-        y: Tensor,
-        num_classes: int,
-        sigma: float,
-        lam: float | None = None,
-    ) -> KernelRidge:
-        """Return the classifier of features Z (n, d) and labels y (n,).
-
-        Its weights are normalised as Fed3R's are. A penalty of None is chosen by
-        generalised cross-validation.
-        """
-        check_samples(Z, y, num_classes)
-        Z = Z.to(torch.float64)
-        K = rbf_kernel(Z, Z, sigma)
-        lam = select_dual_lambda(K, y, num_classes) if lam is None else lam
-        present = torch.bincount(y, minlength=num_classes) > 0
-        return cls(Z, solve_dual(K, y, num_classes, lam), present, sigma, lam)
-
-    def predict(self, Z: Tensor) -> Tensor:
-        """Return the predicted classes (m,) of features Z (m, d)."""
-        scores = rbf_kernel(Z.to(torch.float64), self.Z, self.sigma) @ self.alpha
-        return scores.masked_fill(~self.present, -torch.inf).argmax(dim=1)
+from fed3r_app.core.statistics import RidgeStatistics
 
 
 def rbf_kernel(X: Tensor, Z: Tensor, sigma: float) -> Tensor:
@@ -71,24 +28,16 @@ def rbf_kernel(X: Tensor, Z: Tensor, sigma: float) -> Tensor:
 
 
 def solve_dual(
-    K: Tensor, y: Tensor, num_classes: int, lam: float, normalize: bool = True
+    K: Tensor, y: Tensor, num_classes: int, lam: float | None, normalize: bool = True
 ) -> Tensor:
     """Return alpha (n, C) = (K + lam I)^-1 Y; the scores of z are k(z, Z) alpha.
 
-    Parameters
-    ----------
-    K : Tensor of shape (n, n), float64
-        Inner products of the training samples in the kernel's features.
-    y : Tensor of shape (n,)
-        Their labels.
-    num_classes : int
-        C.
-    lam : float
-        Ridge penalty.
-    normalize : bool
-        Divide each class's weights by their norm in the kernel's features,
-        ||W_c||^2 = alpha_c' K alpha_c, as ``solve_ridge`` does.
+    K (n, n), in float64, holds the inner products of the training samples in the
+    kernel's features, y (n,) their labels. A penalty of None is chosen by generalised
+    cross-validation. Normalised, each class's weights are divided by their norm in the
+    kernel's features, ||W_c||^2 = alpha_c' K alpha_c, as ``solve_ridge`` does.
     """
+    lam = select_dual_lambda(K, y, num_classes) if lam is None else lam
     alpha = solve_ridge(_as_statistics(K, y, num_classes), lam, normalize=False)
     if not normalize:
         return alpha

@@ -65,10 +65,8 @@ def _draw_sizes(axes: Axes, sizes: NDArray[np.int64]) -> None:
     axes.axhline(float(sizes.mean()), color="black", linestyle=":", label="mean")
     if ordered[0] > 50 * max(float(np.median(sizes)), 1):
         axes.set_yscale("symlog", linthresh=1)
-    axes.set_xlim(0, len(ordered))
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("clients, by size")
-    axes.set_ylabel("images")
+    axes.set(xlim=(0, len(ordered)), xlabel="clients, by size", ylabel="images")
     axes.legend(frameon=False)
     axes.grid(alpha=0.3)
 

@@ -79,17 +79,10 @@ def load_federation(
 ) -> Federation:
     """Return a federation by the name of its data set, or of a CSV of client sizes.
 
-    Parameters
-    ----------
-    name : str
-        `dataset` of the run config, or a file with the columns client, num_images.
-    data_path, alpha, seed
-        As in the run config.
-    partition : str or None
-        As in the run config; None takes the natural clients where there are some, and
-        one class per client elsewhere.
-    num_clients : int or None
-        None takes the natural clients, or as many as there are classes.
+    The file has the columns client, num_images; the arguments are as in the run
+    config. A partition of None takes the natural clients where there are some, and one
+    class per client elsewhere; clients of None are the natural ones, or as many as
+    there are classes.
     """
     if name.endswith(".csv"):
         if partition or num_clients:

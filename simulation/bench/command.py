@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from simulation.commands import BENCHMARKS
 
 if TYPE_CHECKING:
-    from simulation.bench.result import Options, Result
+    from simulation.bench.result import Result
 
 _DATA_VARIABLE = "FED3R_BENCH_DATA"
 _SHARED_DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -28,24 +28,25 @@ def run(arguments: argparse.Namespace) -> int:
     # Threads that wait in a loop for one another make small products many times
     # slower as soon as anything else runs. Read when torch is loaded, so first.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    from simulation.bench.result import Options
-
-    options = Options(arguments.quick, find_data(arguments.data))
+    data = find_data(arguments.data)
     for name in arguments.names or BENCHMARKS:
         print(f"== {name} ==\n", flush=True)
-        result = run_benchmark(name, options)
+        result = run_benchmark(name, arguments.quick, data)
         print(f"{result}\n", flush=True)
         path = arguments.output / f"{name}.json"
-        result.save(path, name, options.quick)
+        result.save(path)
         print(f"Saved: {path}\n", flush=True)
     return 0
 
 
-def run_benchmark(name: str, options: Options) -> Result:
-    """Return the result of one benchmark."""
-    # Only the benchmark that is asked for is loaded.
-    module = importlib.import_module(f"simulation.bench.{name}")
-    result: Result = module.run(options)
+def run_benchmark(name: str, quick: bool, data: Path | None = None) -> Result:
+    """Return the result of one benchmark, the only one that is loaded."""
+    from simulation.bench.measure import threads
+    from simulation.bench.result import Result
+
+    result = Result(quick, data)
+    with threads():
+        importlib.import_module(f"simulation.bench.{name}").run(result)
     return result
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Generator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,15 +21,24 @@ import numpy as np
 from fed3r_app import client_app, server_app
 from fed3r_app.config import DEFAULTS
 from simulation.bench.empty_app import empty
-from simulation.bench.flower_runs import FlowerRuns, Setting
+from simulation.bench.flower_runs import (
+    EMPTY_APP,
+    OUR_APP,
+    Settings,
+    TimeRun,
+    flower_runs,
+)
 from simulation.bench.inputs import write_images
-from simulation.bench.measure import announce, threads, timed
-from simulation.bench.result import Options, Ratio, Result
+from simulation.bench.measure import announce, timed
+from simulation.bench.result import Result
 from simulation.engines.inline import run_inline
-from simulation.tables import Cell, Table
 
 _PER_ROUND = 100
 _NUM_CLASSES = 10
+_APPS = {
+    OUR_APP: (server_app.app, client_app.app),
+    EMPTY_APP: (empty.server, empty.client),
+}
 _COLUMNS = (
     *("engine", "K", "rounds", "Fed3R s", "Fed3R s / round"),
     *("empty s", "ours s", "ours ms / client"),
@@ -36,84 +47,66 @@ _COLUMNS = (
 _MOST_GROWTH = 1.5
 
 
-def run(options: Options) -> Result:
+def run(result: Result) -> None:
     """Run both apps on both engines with more and more clients."""
-    numbers = (20, 60) if options.quick else (100, 1262, 9275)
     logging.getLogger("flwr").setLevel(logging.WARNING)
-    with TemporaryDirectory() as name, threads():
-        rows = [_run_inline(Path(name), number) for number in numbers]
-        if not options.quick:  # a SuperLink and Ray: not a matter of seconds
-            with FlowerRuns() as runs:
-                rows += [_run_on_ray(runs, Path(name), number) for number in numbers]
-    ratios = [
-        _growth(rows[i : i + len(numbers)]) for i in range(0, len(rows), len(numbers))
-    ]
-    title = f"whole runs, {_PER_ROUND} clients a round"
-    notes = ["ours: Fed3R less the empty app, imports and the plot of curves included."]
-    return Result([Table(title, _COLUMNS, rows)], ratios, notes)
+    numbers = (20, 60) if result.quick else (100, 1262, 9275)
+    rows = []
+    with (
+        TemporaryDirectory() as name,
+        closing(_engines(Path(name), result.quick)) as engines,
+    ):
+        for engine, time_run in engines:
+            shares = []
+            for K in numbers:
+                asked = {"num-clients": K, "clients-per-round": _PER_ROUND}
+                nothing = time_run(EMPTY_APP, K, asked)
+                ours = time_run(OUR_APP, K, _settings(Path(name), K))
+                rounds, share = -(-K // _PER_ROUND), ours - nothing
+                times = (ours, ours / rounds, nothing, share, 1e3 * share / K)
+                rows.append((engine, K, rounds, *times))
+                shares.append(share / K)
+            # 1 where our time is linear in K, the ratio of the two largest K where it
+            # is quadratic. Of a smaller K, what a run costs once is most of its time.
+            fewer, most = numbers[-2:]
+            growth = f"{engine}: ours at K = {most:,} / {fewer:,}, linear = 1"
+            wanted = None if result.quick else _MOST_GROWTH
+            result.ratio(growth, shares[-1] / shares[-2], wanted, at_most=True)
+    result.table(f"whole runs, {_PER_ROUND} clients a round", _COLUMNS, rows)
+    note = "ours: Fed3R less the empty app, imports and the plot of curves included."
+    result.notes.append(note)
 
 
-def _growth(rows: list[tuple[Cell, ...]]) -> Ratio:
-    """Return how our time grows between the two largest numbers of clients.
-
-    1 where it is linear in K, the ratio of the two numbers where it is quadratic.
-    Smaller numbers say nothing: what a run costs once is most of their time.
-    """
-    (engine, fewer, *_), (_, most, *_) = rows[-2:]
-    before, after = (float(row[6] or 0) for row in rows[-2:])
-    growth = after / before / (float(most or 0) / float(fewer or 1))
-    name = f"{engine}: ours at K = {most:,} / {fewer:,}, linear = 1"
-    wanted = _MOST_GROWTH if float(most or 0) > 1000 else None
-    return Ratio(name, growth, wanted, at_most=True)
+def _engines(folder: Path, quick: bool) -> Generator[tuple[str, TimeRun], None, None]:
+    yield "inline", partial(_time_inline, folder)
+    if not quick:  # a SuperLink and Ray: not a matter of seconds
+        with flower_runs() as time_run:
+            yield "Ray", time_run
 
 
-def _run_inline(folder: Path, num_clients: int) -> tuple[Cell, ...]:
-    announce(f"inline, K = {num_clients:,}: both apps")
-    settings = DEFAULTS | _settings(folder, num_clients)
-    settings["output-dir"] = str(folder / "runs")
-    asked = {"num-clients": num_clients, "clients-per-round": _PER_ROUND}
-    our_apps, empty_apps = (
-        (server_app.app, client_app.app),
-        (empty.server, empty.client),
-    )
-    _, nothing = timed(partial(run_inline, *empty_apps, num_clients, asked))
+def _time_inline(
+    folder: Path, app: Path, num_clients: int, settings: Settings
+) -> float:
+    announce(f"inline, {app.name}, {num_clients:,} clients")
+    config = {**DEFAULTS, **settings, "output-dir": str(folder / "runs")}
     own_cache = {"FED3R_CACHE_DIR": str(folder / "cache")}  # not the user's
     with patch.dict(os.environ, own_cache):
-        _, ours = timed(partial(run_inline, *our_apps, num_clients, settings))
-    return _row("inline", num_clients, ours, nothing)
+        return timed(run_inline, *_APPS[app], num_clients, config)[1]
 
 
-def _run_on_ray(runs: FlowerRuns, folder: Path, num_clients: int) -> tuple[Cell, ...]:
-    nothing = runs.empty(num_clients, _PER_ROUND)
-    ours = runs.fed3r(num_clients, _settings(folder, num_clients))
-    return _row("Ray", num_clients, ours, nothing)
-
-
-def _row(
-    engine: str, num_clients: int, ours: float, nothing: float
-) -> tuple[Cell, ...]:
-    rounds, share = -(-num_clients // _PER_ROUND), ours - nothing
-    times = (ours, ours / rounds, nothing, share, 1e3 * share / num_clients)
-    return engine, num_clients, rounds, *times
-
-
-def _settings(folder: Path, num_clients: int) -> dict[str, Setting]:
+def _settings(folder: Path, num_clients: int) -> Settings:
+    """Return settings with two images a client and a few to test on."""
+    images = folder / f"images-{num_clients}"
+    if not images.exists():
+        rng = np.random.default_rng(0)
+        for part, number in (("train", 2 * num_clients), ("test", 100)):
+            pixels = rng.integers(256, size=(number, 8, 8), dtype=np.uint8)
+            write_images(images / part, pixels, np.arange(number) % _NUM_CLASSES)
     return {
         "dataset": "imagefolder",
-        "data-path": str(_tiny_images(folder / f"images-{num_clients}", num_clients)),
+        "data-path": str(images),
         "partition": "iid",
         "backbone": "pixels",
         "image-size": 8,
         "clients-per-round": _PER_ROUND,
     }
-
-
-def _tiny_images(folder: Path, num_clients: int) -> Path:
-    """Return a folder with two images a client and a few to test on."""
-    if folder.exists():
-        return folder
-    rng = np.random.default_rng(0)
-    for part, number in (("train", 2 * num_clients), ("test", 100)):
-        pixels = rng.integers(256, size=(number, 8, 8), dtype=np.uint8)
-        write_images(folder / part, pixels, np.arange(number) % _NUM_CLASSES)
-    return folder

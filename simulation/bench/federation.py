@@ -15,54 +15,39 @@ from fed3r_app import client_app, server_app
 from fed3r_app.config import DEFAULTS
 from fed3r_app.runs.directory import RunDirectory
 from simulation.bench.inputs import INATURALIST
-from simulation.bench.measure import announce, measure
-from simulation.bench.result import Options, Ratio, Result
+from simulation.bench.result import Result
 from simulation.engines.inline import run_inline
-from simulation.tables import Table
 
 _PER_ROUND = 10
-_DIM = 1280
-_SECONDS, _GIGABYTES = 180.0, 2.0
 
 
-def run(options: Options) -> Result:
+def run(result: Result) -> None:
     """Run the federation once, in a process of its own."""
-    K, dataset, sizes = _choose(options)
-    announce(f"{K:,} clients, {_PER_ROUND} a round")
-    taken = measure(
-        run_federation, dataset, str(sizes or ""), K, isolated=not options.quick
-    )
-    summary: dict[str, Any] = taken.value
-    peak = taken.peak_bytes / 1e9
+    K, sizes = 60, None
+    dataset = "synthetic:clients=60,classes=20,features=32,mean=5"
+    if not result.quick:
+        K, sizes = INATURALIST.num_clients, INATURALIST.sizes_file(result.data)
+        dataset = f"synthetic:classes={INATURALIST.num_classes},features=1280"
+        if sizes is None:
+            dataset += f",clients={K},mean={INATURALIST.mean_size}"
+    title = f"{K:,} clients, {_PER_ROUND} a round"
+    taken = result.measure(title, run_federation, dataset, str(sizes or ""), K)
+    summary, seconds, peak = taken.value, taken.seconds, taken.peak_bytes / 1e9
     rows = [
         ("rounds", summary["rounds"]),
         ("images", summary["num_samples"]),
-        ("seconds", taken.seconds),
-        ("ms per client", 1e3 * taken.seconds / K),
+        ("seconds", seconds),
+        ("ms per client", 1e3 * seconds / K),
         ("peak GB, all included", peak),
         ("GB uploaded", summary["upload_bytes"] / 1e9),
         ("GB of the paper's dense uploads", summary["paper_upload_bytes"] / 1e9),
         ("accuracy %", 100 * summary["accuracy"]),
     ]
-    title = f"{K:,} clients, {_PER_ROUND} a round: {dataset}"
-    ratios = [
-        Ratio("seconds", taken.seconds, _SECONDS, at_most=True),
-        Ratio("peak GB", peak, _GIGABYTES, at_most=True),
-    ]
+    result.table(f"{title}: {dataset}", ("", "value"), rows)
+    result.ratio("seconds", seconds, 180.0, at_most=True)
+    result.ratio("peak GB", peak, 2.0, at_most=True)
     note = f"Client sizes: {sizes or 'log-normal with the published mean'}."
-    return Result([Table(title, ("", "value"), rows)], ratios, [note])
-
-
-def _choose(options: Options) -> tuple[int, str, Path | None]:
-    """Return the number of clients, the data set, and the file of the sizes."""
-    if options.quick:
-        return 60, "synthetic:clients=60,classes=20,features=32,mean=5", None
-    real, K = INATURALIST, INATURALIST.num_clients
-    dataset = f"synthetic:classes={real.num_classes},features={_DIM}"
-    path = real.sizes_file(options.data)
-    if path is not None:
-        return K, dataset, path
-    return K, f"{dataset},clients={K},mean={real.mean_size}", None
+    result.notes.append(note)
 
 
 def run_federation(dataset: str, data_path: str, num_clients: int) -> dict[str, Any]:

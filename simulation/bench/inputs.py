@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
 
 import numpy as np
 import torch
@@ -12,17 +11,24 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from fed3r_app.core import FeatureMap, FeatureMoments
 from fed3r_app.data.client_sizes import draw_client_sizes, read_client_sizes
 
+_SIZES = "client_sizes"
 _FEATURES = "cifar100-mobilenetv2-features.npz"
 IMAGES = "cifar100-images.npz"
-_SIZES = "client_sizes"
 _STAND_INS = {
     _SIZES: "client sizes are log-normal with the published mean",
     _FEATURES: "features are drawn around class centres",
     IMAGES: "images are the digits",
 }
 _PARTS = {"train": 2000, "test": 200}  # number of images
+
+
+def find(data: Path | None, name: str) -> Path | None:
+    """Return a file of real data, where the folder has it."""
+    path = data / name if data else None
+    return path if path is not None and path.exists() else None
 
 
 @dataclass(frozen=True)
@@ -36,8 +42,7 @@ class Federation:
 
     def sizes_file(self, data: Path | None) -> Path | None:
         """Return the file of the real sizes, where a folder of data has it."""
-        path = data / _SIZES / f"{self.name}.csv" if data else None
-        return path if path is not None and path.exists() else None
+        return find(data, f"{_SIZES}/{self.name}.csv")
 
     def sizes(self, data: Path | None) -> NDArray[np.int64]:
         """Return the number of images of each client (K,), real or log-normal."""
@@ -71,30 +76,20 @@ class Features:
         order = torch.randperm(len(self.y), generator=torch.Generator().manual_seed(0))
         return list(order.tensor_split(num_clients))
 
+    def random_map(self, D: int) -> FeatureMap:
+        """Return a map to D random features, as wide as the features are spread."""
+        return FeatureMap(self.Z.shape[1], D, FeatureMoments.of(self.Z).sigma())
+
 
 def load_features(data: Path | None, limit: int | None = None) -> Features:
     """Return real features of CIFAR-100, or drawn ones around class centres."""
-    path = data / _FEATURES if data else None
-    if path is None or not path.exists():
+    path = find(data, _FEATURES)
+    if path is None:
         return _draw_features(limit or 10_000)
     with np.load(path) as arrays:
         Z, Z_test = (torch.from_numpy(arrays[f"z_{part}"]).float() for part in _PARTS)
         y, y_test = (torch.from_numpy(arrays[f"y_{part}"]).long() for part in _PARTS)
     return Features(Z[:limit], y[:limit], Z_test, y_test, num_classes=100)
-
-
-def describe_inputs(data: Path | None) -> str:
-    """Return a sentence on where sizes, features and images come from."""
-    there = {
-        _SIZES: all(federation.sizes_file(data) for federation in FEDERATIONS),
-        _FEATURES: data is not None and (data / _FEATURES).exists(),
-        IMAGES: has_images(data),
-    }
-    missing = [name for name, known in there.items() if not known]
-    if not missing:
-        return f"Client sizes, features and images: {data}."
-    made = ", ".join(_STAND_INS[name] for name in missing)
-    return f"Without {', '.join(missing)} in a folder given by --data: {made}."
 
 
 def _draw_features(n: int, d: int = 1280, num_classes: int = 100) -> Features:
@@ -105,9 +100,20 @@ def _draw_features(n: int, d: int = 1280, num_classes: int = 100) -> Features:
     return Features(Z[:n], y[:n], Z[n:], y[n:], num_classes)
 
 
-def image_folder(folder: Path, data: Path) -> Path:
+def describe_inputs(data: Path | None) -> str:
+    """Return a sentence on where sizes, features and images come from."""
+    missing = [name for name in (_FEATURES, IMAGES) if not find(data, name)]
+    if not all(federation.sizes_file(data) for federation in FEDERATIONS):
+        missing.insert(0, _SIZES)
+    if not missing:
+        return f"Client sizes, features and images: {data}."
+    made = ", ".join(_STAND_INS[name] for name in missing)
+    return f"Without {', '.join(missing)} in a folder given by --data: {made}."
+
+
+def image_folder(folder: Path, images: Path) -> Path:
     """Return the folder with some real images to train and to test on."""
-    with np.load(data / IMAGES) as arrays:
+    with np.load(images) as arrays:
         for part, number in _PARTS.items():
             pixels, labels = arrays[f"x_{part}"][:number], arrays[f"y_{part}"][:number]
             write_images(folder / part, pixels, labels.astype(np.int64))
@@ -124,8 +130,3 @@ def write_images(
         path = folder / f"{label:03d}" / f"{row}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pixels[row]).save(path)
-
-
-def has_images(data: Path | None) -> TypeGuard[Path]:
-    """Return whether a folder of data has the real images."""
-    return data is not None and (data / IMAGES).exists()

@@ -10,10 +10,8 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,20 +20,22 @@ from threadpoolctl import threadpool_limits
 
 T = TypeVar("T")
 NUM_THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 2
-_STATUS = Path("/proc/self/status")
+_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 _BEGAN = time.monotonic()
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a call in a process of its own returned, and what it took."""
+    """What a call returned, and what it took.
+
+    The peak of memory is that of the whole process, Python and torch included;
+    ``extra_bytes`` of it came on top of what the process held before the call.
+    """
 
     value: Any
     seconds: float
     extra_bytes: int
-    """Peak memory above what the process held before the call."""
     peak_bytes: int
-    """Peak memory of the whole process, Python and torch included."""
 
 
 def announce(step: str) -> None:
@@ -44,101 +44,74 @@ def announce(step: str) -> None:
     print(f"[{seconds:5.0f} s] {step} ...", file=sys.stderr, flush=True)
 
 
-def best_seconds(function: Callable[[], object], repeats: int = 3) -> float:
-    """Return the shortest time of some calls: the one least disturbed by others."""
-    return min(timed(function)[1] for _ in range(repeats))
-
-
-def timed(function: Callable[[], T]) -> tuple[T, float]:
+def timed(function: Callable[..., T], *arguments: Any) -> tuple[T, float]:
     """Return what a call returns, and its seconds."""
     began = time.perf_counter()
-    value = function()
+    value = function(*arguments)
     return value, time.perf_counter() - began
+
+
+def best_seconds(
+    repeats: int, function: Callable[..., object], *arguments: Any
+) -> float:
+    """Return the shortest time of some calls: the one least disturbed by others."""
+    return min(timed(function, *arguments)[1] for _ in range(repeats))
 
 
 class Clock(dict[str, list[float]]):
     """The seconds of all calls of each step."""
 
-    def __call__(self, step: str, function: Callable[[], T]) -> T:
-        """Return what a call returns; note its seconds."""
-        value, seconds = timed(function)
+    def __call__(self, step: str, function: Callable[..., T], *arguments: Any) -> T:
+        """Return what a call returns; record its seconds."""
+        value, seconds = timed(function, *arguments)
         self.setdefault(step, []).append(seconds)
         return value
 
 
 @contextmanager
-def threads(number: int = NUM_THREADS) -> Iterator[None]:
-    """Give torch and BLAS this many threads each."""
+def threads() -> Iterator[None]:
+    """Give torch and BLAS as many threads as there are processors."""
     before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(NUM_THREADS)
     try:
-        with threadpool_limits(number):
+        with threadpool_limits(NUM_THREADS):
             yield
     finally:
         torch.set_num_threads(before)
 
 
-def measure(function: Callable[..., Any], *arguments: Any, isolated: bool) -> Measured:
-    """Call a function and return what it took.
+def measure(function: Callable[..., Any], *arguments: Any) -> Measured:
+    """Return what a call returned, and its time and memory."""
+    with threads():
+        gc.collect()
+        if _CLEAR.exists():
+            _CLEAR.write_text("5")  # forgets the peak so far
+        before = _memory("VmRSS")
+        value, seconds = timed(function, *arguments)
+    peak = _memory("VmHWM")
+    return Measured(value, seconds, peak - before, peak)
 
-    Parameters
-    ----------
-    function : callable
-        Of a module, so that another process can find it.
-    isolated : bool
-        In a fresh process, whose peak memory is its own; takes seconds to start.
-    """
-    if not isolated:
-        return _measure(function, arguments)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_measure, function, arguments).result()
+
+def _memory(key: str) -> int:
+    """Return the memory held (VmRSS) or its peak (VmHWM); without /proc, the peak."""
+    if _STATUS.exists():
+        found = re.search(rf"^{key}:\s*(\d+) kB", _STATUS.read_text(), re.MULTILINE)
+        assert found is not None
+        return int(found[1]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if platform.system() == "Darwin" else 1024)
 
 
 def describe_machine() -> dict[str, Any]:
     """Return what the numbers depend on."""
+    about = Path("/proc/cpuinfo")
+    text = about.read_text() if about.exists() else ""
+    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
     return {
-        "processor": _processor(),
+        "processor": model[1] if model else platform.processor() or platform.machine(),
         "threads": NUM_THREADS,
         "load_average": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "gpu": torch.cuda.is_available(),
     }
-
-
-def _measure(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Measured:
-    with threads():
-        gc.collect()
-        before = _reset_peak()
-        value, seconds = timed(lambda: function(*arguments))
-    peak = _peak_bytes()
-    return Measured(value, seconds, peak - before, peak)
-
-
-def _processor() -> str:
-    """Return the processor's model, where the system says it."""
-    about = Path("/proc/cpuinfo")
-    text = about.read_text() if about.exists() else ""
-    model = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return model[1] if model else platform.processor() or platform.machine()
-
-
-def _reset_peak() -> int:
-    """Forget the peak so far, where the system can; return the memory held now."""
-    if not _STATUS.exists():
-        return _peak_bytes()
-    Path("/proc/self/clear_refs").write_text("5")
-    return _read_status("VmRSS")
-
-
-def _peak_bytes() -> int:
-    if _STATUS.exists():
-        return _read_status("VmHWM")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak * (1 if platform.system() == "Darwin" else 1024)
-
-
-def _read_status(key: str) -> int:
-    found = re.search(rf"^{key}:\s*(\d+) kB", _STATUS.read_text(), re.MULTILINE)
-    assert found is not None
-    return int(found[1]) * 1024

@@ -19,54 +19,44 @@ from torch.nn.functional import one_hot
 from fed3r_app.core import FeatureMap, RidgeStatistics, RunningSum, solve_ridge
 from fed3r_app.wire import count_bytes, pack_statistics, unpack_contribution
 from simulation.bench.inputs import Features, describe_inputs, load_features
-from simulation.bench.measure import announce, threads, timed
-from simulation.bench.result import Options, Ratio, Result
-from simulation.tables import Cell, Table
+from simulation.bench.measure import announce, timed
+from simulation.bench.result import Result
 
 _LAMBDA = 0.01
 _ROUNDS = 10
-_COLUMNS = ("way", "seconds", "MB sent", "error in W", "accuracy %")
-Outcome = tuple[Tensor, int]
+_COLUMNS = ("way", "seconds", "MB sent", "error in W")
 
 
-def run(options: Options) -> Result:
+def run(result: Result) -> None:
     """Compare both on the same features, clients, rounds and threads."""
-    features = load_features(options.data, limit=1000 if options.quick else None)
+    features = load_features(result.data, limit=1000 if result.quick else None)
     Z = _with_ones(features.Z.double())
     pooled = RidgeStatistics.of(Z, features.y, features.num_classes)
     exact = solve_ridge(pooled, _LAMBDA, intercept=True)
-    tables: list[Table] = []
-    ratios: list[Ratio] = []
-    with threads():
-        for mean_size in (100, 13):  # CIFAR-100's hundred clients; iNaturalist's
-            clients = features.split(len(features.y) // mean_size)
-            announce(f"both ways, {len(clients):,} clients")
-            tables.append(_compare(features, clients, exact))
-            _, theirs, ours = tables[-1].rows
-            for i in (1, 2, 3):
-                name = f"theirs / ours, {_COLUMNS[i]}, {len(clients)} clients"
-                ratios.append(Ratio(name, float(theirs[i] or 0) / float(ours[i] or 1)))
+    for mean_size in (100, 13):  # CIFAR-100's hundred clients; iNaturalist's
+        clients = features.split(len(features.y) // mean_size)
+        announce(f"both ways, {len(clients):,} clients")
+        rows = []
+        for name, loop in _LOOPS.items():
+            (W, sent), seconds = timed(loop, features, clients)
+            error = float((W.double() - exact).norm() / exact.norm())
+            rows.append((name, seconds, sent / 1e6, error))
+        title = (
+            f"{len(clients)} clients in {_ROUNDS} rounds, evaluated after each, "
+            f"{len(features.y):,} images, lambda {_LAMBDA}"
+        )
+        result.table(title, _COLUMNS, rows)
+        _, (_, *theirs), (_, *ours) = rows
+        for column, their, our in zip(_COLUMNS[1:], theirs, ours, strict=True):
+            name = f"theirs / ours, {column}, {len(clients)} clients"
+            result.ratio(name, their / our)
     notes = ["theirs: in records. The network itself is free here, for both."]
-    return Result(tables, ratios, [*notes, describe_inputs(options.data)])
+    result.notes += [*notes, describe_inputs(result.data)]
 
 
-def _compare(features: Features, clients: list[Tensor], exact: Tensor) -> Table:
-    """Return time, bytes, error and accuracy of each loop."""
-    rows: list[tuple[Cell, ...]] = []
-    for name, loop in _LOOPS.items():
-        (W, sent), seconds = timed(partial(loop, features, clients))
-        error = float((W.double() - exact).norm() / exact.norm())
-        rows.append((name, seconds, sent / 1e6, error, 100 * _accuracy(features, W)))
-    title = (
-        f"{len(clients)} clients in {_ROUNDS} rounds, evaluated after each, "
-        f"{len(features.y):,} images, lambda {_LAMBDA}"
-    )
-    return Table(title, _COLUMNS, rows)
-
-
-def authors_loop(
+def _authors_loop(
     features: Features, clients: list[Tensor], *, in_records: bool = False
-) -> Outcome:
+) -> tuple[Tensor, int]:
     """Return the last W (d + 1, C) and the bytes sent, all in float32."""
     d, num_classes = features.Z.shape[1] + 1, features.num_classes
     A, b = torch.zeros(d, d), torch.zeros(d, num_classes)
@@ -82,11 +72,11 @@ def authors_loop(
             A, b = A + A_k, b + b_k
         W = torch.linalg.solve(A + _LAMBDA * torch.eye(d), b)
         W = W / W[:-1].norm(dim=0).clamp(min=1e-12)
-        _accuracy(features, W)
+        _evaluate(features, W)
     return W, sent
 
 
-def our_loop(features: Features, clients: list[Tensor]) -> Outcome:
+def _our_loop(features: Features, clients: list[Tensor]) -> tuple[Tensor, int]:
     """Return the last W (d + 1, C) and the bytes sent, through real records."""
     feature_map = FeatureMap(features.Z.shape[1], intercept=True)
     num_classes, sent = features.num_classes, 0
@@ -98,25 +88,24 @@ def our_loop(features: Features, clients: list[Tensor]) -> Outcome:
             sent += count_bytes(RecordDict({"arrays": record}))
             total.add(unpack_contribution(record))
         W = solve_ridge(total.value(), _LAMBDA, intercept=True)
-        _accuracy(features, W)
+        _evaluate(features, W)
     return W, sent
 
 
-_LOOPS: dict[str, Callable[[Features, list[Tensor]], Outcome]] = {
-    "authors' loop, in memory": authors_loop,
-    "authors' loop, in records": partial(authors_loop, in_records=True),
-    "ours": our_loop,
+_LOOPS: dict[str, Callable[[Features, list[Tensor]], tuple[Tensor, int]]] = {
+    "authors' loop, in memory": _authors_loop,
+    "authors' loop, in records": partial(_authors_loop, in_records=True),
+    "ours": _our_loop,
 }
 
 
 def _send(*matrices: Tensor) -> tuple[Tensor, ...]:
     """Return matrices after they were serialised and read again."""
     arrays = {str(i): Array(matrix.numpy()) for i, matrix in enumerate(matrices)}
-    record = ArrayRecord(arrays)
-    return tuple(torch.from_numpy(array.numpy()) for array in record.values())
+    return tuple(torch.from_numpy(a.numpy()) for a in ArrayRecord(arrays).values())
 
 
-def _accuracy(features: Features, W: Tensor) -> float:
+def _evaluate(features: Features, W: Tensor) -> float:
     scores = _with_ones(features.Z_test).to(W.dtype) @ W
     return float((scores.argmax(dim=1) == features.y_test).double().mean())
 

@@ -1,25 +1,17 @@
-"""What a benchmark returns: tables for people, ratios that are asked for, JSON."""
+"""What a benchmark finds out: tables for people, ratios that are asked for, JSON."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from simulation.bench.measure import describe_machine
+from simulation.bench.measure import Measured, announce, describe_machine, measure
 from simulation.tables import Cell, Table
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to run a benchmark: quickly, to see that it works, and on which data.
-
-    Without a folder of real client sizes, features and images there are stand-ins.
-    """
-
-    quick: bool = False
-    data: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -47,13 +39,49 @@ class Ratio:
         return self.name, self.value, f"{sign} {self.wanted:g}", verdict
 
 
-@dataclass(frozen=True)
+@dataclass
 class Result:
-    """Everything a benchmark found out."""
+    """How to run a benchmark, and everything it finds out.
 
-    tables: list[Table]
-    ratios: list[Ratio]
+    Quickly: small sizes, to see that it works. Without a folder of real client sizes,
+    features and images there are stand-ins.
+    """
+
+    quick: bool = False
+    data: Path | None = None
+    tables: list[Table] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def measure(
+        self, step: str, function: Callable[..., Any], *arguments: Any
+    ) -> Measured:
+        """Return what a call took of a function that a module has.
+
+        Unless it is to be quick, in a fresh process, whose peak memory is its own; that
+        takes seconds to start.
+        """
+        announce(step)
+        if self.quick:
+            return measure(function, *arguments)
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            return pool.submit(measure, function, *arguments).result()
+
+    def table(
+        self, title: str, columns: tuple[str, ...], rows: Iterable[tuple[Cell, ...]]
+    ) -> None:
+        """Add a table."""
+        self.tables.append(Table(title, columns, list(rows)))
+
+    def ratio(
+        self,
+        name: str,
+        value: float,
+        wanted: float | None = None,
+        at_most: bool = False,
+    ) -> None:
+        """Add a ratio, and what is asked of it."""
+        self.ratios.append(Ratio(name, value, wanted, at_most))
 
     def __str__(self) -> str:
         """Return the tables, the ratios and the notes."""
@@ -62,11 +90,11 @@ class Result:
         tables = [*self.tables, *([ratios] if rows else [])]
         return "\n\n".join([*(table.text() for table in tables), *self.notes])
 
-    def save(self, path: Path, name: str, quick: bool) -> None:
-        """Write everything as JSON."""
+    def save(self, path: Path) -> None:
+        """Write everything as JSON to NAME.json."""
         content: dict[str, Any] = {
-            "benchmark": name,
-            "quick": quick,
+            "benchmark": path.stem,
+            "quick": self.quick,
             "machine": describe_machine(),
             "tables": [asdict(table) for table in self.tables],
             "ratios": [{**asdict(r), "met": r.met} for r in self.ratios],

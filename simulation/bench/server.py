@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -19,43 +17,38 @@ from fed3r_app.core import (
 )
 from fed3r_app.wire import pack_statistics, unpack_contribution, unpack_statistics
 from simulation.bench.inputs import INATURALIST, describe_inputs
-from simulation.bench.measure import announce, measure, timed
-from simulation.bench.result import Options, Ratio, Result
-from simulation.tables import Table
+from simulation.bench.measure import timed
+from simulation.bench.result import Result
 
-_DIM = 1280
-_LIMIT_MB = 300.0
 _FOLDED = "factors, unpacked, checked and aggregated"
 _DENSE = "dense uploads, unpacked and added"
 _EXPANDED = "factors, unpacked, checked, made dense, added"
 _READY = "dense matrices, added only"
-_WAYS = (_FOLDED, _DENSE, _EXPANDED, _READY)
 
 
-def run(options: Options) -> Result:
+def run(result: Result) -> None:
     """Compare the ways to aggregate what the clients of iNaturalist send."""
-    sizes = np.random.default_rng(0).permutation(INATURALIST.sizes(options.data))
-    d, num_classes = (256, 100) if options.quick else (_DIM, INATURALIST.num_classes)
-    few = 20 if options.quick else 300  # the rate of dense is constant
+    sizes = np.random.default_rng(0).permutation(INATURALIST.sizes(result.data))
+    d, num_classes = (256, 100) if result.quick else (1280, INATURALIST.num_classes)
+    few = 20 if result.quick else 300  # the rate of dense is constant
+    many = 100 if result.quick else len(sizes)
     held = 8 * (d * d + d * num_classes)  # bytes of A and b
-    rows: list[tuple[str, int, float, float]] = []
-    for way in _WAYS:
-        stream = sizes[: few if way != _FOLDED else 100 if options.quick else None]
-        announce(f"{way}, {len(stream):,} clients")
-        taken = measure(
-            time_way, way, stream.tolist(), d, num_classes, isolated=not options.quick
-        )
-        rate = len(stream) / taken.value
-        rows.append((way, len(stream), rate, (taken.extra_bytes - held) / 1e6))
+    rows = []
+    for way in (_FOLDED, _DENSE, _EXPANDED, _READY):
+        stream = sizes[: many if way == _FOLDED else few].tolist()
+        step = f"{way}, {len(stream):,} clients"
+        taken = result.measure(step, time_way, way, stream, d, num_classes)
+        rate, megabytes = len(stream) / taken.value, (taken.extra_bytes - held) / 1e6
+        rows.append((way, len(stream), rate, megabytes))
     (*_, rate, megabytes), *others = rows
-    ratios = [Ratio(f"aggregated / {way}", rate / other) for way, _, other, _ in others]
-    if not options.quick:
-        ratios[0] = replace(ratios[0], wanted=5.0)
-    limit = Ratio("MB above A and b", megabytes, _LIMIT_MB, at_most=True)
+    for way, _, other, _ in others:
+        wanted = 5.0 if way == _DENSE and not result.quick else None
+        result.ratio(f"aggregated / {way}", rate / other, wanted)
+    result.ratio("MB above A and b", megabytes, 300.0, at_most=True)
     columns = ("way", "clients", "clients per s", "MB above A and b")
     title = f"server: clients of {INATURALIST.name}, d = {d:,}, C = {num_classes:,}"
-    notes = [describe_inputs(options.data)]
-    return Result([Table(title, columns, rows)], [*ratios, limit], notes)
+    result.table(title, columns, rows)
+    result.notes.append(describe_inputs(result.data))
 
 
 def time_way(way: str, sizes: list[int], d: int, num_classes: int) -> float:
@@ -67,7 +60,7 @@ def time_way(way: str, sizes: list[int], d: int, num_classes: int) -> float:
     total = RidgeStatistics.zeros(*shape)
     if way == _READY:
         ready = RidgeStatistics.of(torch.randn(8, d), torch.arange(8), num_classes)
-        return sum(timed(partial(_add_in_place, total, ready))[1] for _ in sizes)
+        return sum(timed(_add_in_place, total, ready)[1] for _ in sizes)
     running = RunningSum(total)
 
     def add(record: ArrayRecord) -> None:
@@ -82,8 +75,7 @@ def time_way(way: str, sizes: list[int], d: int, num_classes: int) -> float:
             _add_in_place(total, part.statistics())
 
     form = "dense" if way == _DENSE else "factor"
-    records = _records(sizes, d, num_classes, form)
-    seconds = sum(timed(partial(add, record))[1] for record in records)
+    seconds = sum(timed(add, record)[1] for record in _records(sizes, *shape, form))
     return seconds + (timed(running.value)[1] if way == _FOLDED else 0.0)
 
 

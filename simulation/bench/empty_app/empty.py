@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -39,7 +39,11 @@ def main(grid: Grid, context: Context) -> None:
 
 def _ask(grid: Grid, nodes: Sequence[int], message_type: str) -> int:
     """Return how many of the nodes replied."""
-    requests, waiting, replies = _requests(nodes, message_type), set[str](), 0
+    requests = (
+        Message(RecordDict(), dst_node_id=node, message_type=message_type)
+        for node in nodes
+    )
+    waiting, replies = set[str](), 0
     while True:
         while len(waiting) < IN_FLIGHT and (request := next(requests, None)):
             waiting.update(grid.push_messages([request]))
@@ -50,8 +54,3 @@ def _ask(grid: Grid, nodes: Sequence[int], message_type: str) -> int:
         replies += len(arrived)
         if not arrived:
             time.sleep(_PAUSE)
-
-
-def _requests(nodes: Sequence[int], message_type: str) -> Iterator[Message]:
-    for node in nodes:
-        yield Message(RecordDict(), dst_node_id=node, message_type=message_type)

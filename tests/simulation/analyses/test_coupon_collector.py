@@ -1,6 +1,7 @@
 """The coupon collector, against cases solved by hand and the paper's table."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ PAPER = {
 
 
 @pytest.mark.parametrize("federation", PAPER, ids=str)
-def test_the_papers_table_is_met_within_its_spread(federation):
+def test_the_papers_table_is_met_within_its_spread(federation: tuple[int, int]) -> None:
     ours = rounds_to_draw(*federation, SHARES)
     for spread, (mean, sd) in zip(ours, PAPER[federation], strict=True):
         # Both are means of 1000 simulations; the paper's is rounded, too.
@@ -33,12 +34,7 @@ def test_the_papers_table_is_met_within_its_spread(federation):
         assert abs(spread.sd - sd) <= 0.5 + 0.15 * sd
 
 
-def test_all_clients_at_once_take_one_round():
-    (spread,) = rounds_to_draw(7, 7, [1.0])
-    assert (spread.mean, spread.sd) == (1, 0)
-
-
-def test_one_at_a_time_is_the_classical_collector():
+def test_one_at_a_time_is_the_classical_collector() -> None:
     # K (1 + 1/2 + ... + 1/K), with variance K^2 sum 1/k^2 - K sum 1/k.
     K, simulations = 20, 4000
     harmonic = sum(1 / k for k in range(1, K + 1))
@@ -49,23 +45,34 @@ def test_one_at_a_time_is_the_classical_collector():
     assert spread.sd == pytest.approx(math.sqrt(variance), rel=0.1)
 
 
-def test_two_of_three_solved_by_hand():
-    # After round 1 one client is new; it is drawn with probability 2/3 a round.
-    (spread,) = rounds_to_draw(3, 2, [1.0], simulations=20_000)
-    assert spread.mean == pytest.approx(1 + 3 / 2, abs=0.03)
-
-
-def test_shares_may_come_in_any_order_and_a_seed_repeats():
+def test_shares_may_come_in_any_order_and_a_seed_repeats() -> None:
     up = rounds_to_draw(50, 5, [0.5, 1.0], seed=1)
     down = rounds_to_draw(50, 5, [1.0, 0.5], seed=1)
     assert up == down[::-1]
     assert up != rounds_to_draw(50, 5, [0.5, 1.0], seed=2)
 
 
-def test_a_share_is_the_decimal_that_was_typed():
-    # In floating point 0.07 * 100 is a little more than 7, which would be 8 clients.
-    (spread,) = rounds_to_draw(100, 7, [0.07])
-    assert spread.mean == 1
+@pytest.mark.parametrize(
+    ("clients", "per_round", "share", "expected", "error"),
+    [
+        (7, 7, 1.0, (1, 0), 0),  # all clients at once
+        # After round 1 one client is new; it is drawn with probability p = 2/3 a
+        # round: 1 / p rounds more in the mean, sqrt(1 - p) / p their deviation.
+        (3, 2, 1.0, (1 + 3 / 2, math.sqrt(3) / 2), 0.03),
+        # The decimal that was typed: in floating point 0.07 * 100 is a little more
+        # than 7, which would be 8 clients.
+        (100, 7, 0.07, (1, 0), 0),
+    ],
+)
+def test_cases_solved_by_hand(
+    clients: int,
+    per_round: int,
+    share: float,
+    expected: tuple[float, float],
+    error: float,
+) -> None:
+    found = rounds_to_draw(clients, per_round, [share], simulations=20_000)
+    assert found == [pytest.approx(expected, rel=0, abs=error)]
 
 
 @pytest.mark.parametrize(
@@ -78,12 +85,14 @@ def test_a_share_is_the_decimal_that_was_typed():
         ((5, 1, [1.0], 0), "simulations must be >= 1, got 0"),
     ],
 )
-def test_a_bad_argument_is_named(arguments, sentence):
+def test_a_bad_argument_is_named(arguments: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         rounds_to_draw(*arguments)
 
 
-def test_the_command_prints_the_table_of_a_federation_of_ones_own(capsys):
+def test_the_command_prints_the_table_of_a_federation_of_ones_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["coupons", "--clients", "4", "--per-round", "2", "4"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "| federation | clients | per round | 25 % | 50 % | 75 % | 100 % |" in lines
@@ -91,7 +100,9 @@ def test_the_command_prints_the_table_of_a_federation_of_ones_own(capsys):
     assert lines[-1] == "| yours | 4 | 4 | 1 ± 0 | 1 ± 0 | 1 ± 0 | 1 ± 0 |"
 
 
-def test_more_clients_a_round_than_there_are_is_one_clear_sentence(capsys):
+def test_more_clients_a_round_than_there_are_is_one_clear_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["coupons", "--clients", "4", "--per-round", "9"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("Clients per round must be 1 to 4")

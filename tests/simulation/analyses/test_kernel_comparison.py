@@ -1,5 +1,9 @@
 """Random features against the exact kernel, on the features of real runs."""
 
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -17,9 +21,11 @@ from simulation.analyses.kernel_comparison import (
     random_features_accuracy,
 )
 
+RunApp = Callable[..., Path]
+
 
 @pytest.fixture
-def subset():
+def subset() -> Subset:
     random = torch.Generator().manual_seed(0)
     centres = torch.randn(4, 6, generator=random)
     y, y_test = torch.arange(60) % 4, torch.arange(200) % 4
@@ -28,9 +34,9 @@ def subset():
     return Subset(Z, y, Z_test, y_test, num_classes=5)
 
 
-def test_the_comparison_on_pixels(run_app):
+def test_the_comparison_on_pixels(run_app: RunApp) -> None:
     directory = run_app("pixels", 5, backbone="pixels", image_size=8)
-    steps = []
+    steps: list[tuple[int, int]] = []
     lines = compare_with_kernel(
         directory, dims=[20, 800], seeds=2, progress=lambda *step: steps.append(step)
     )
@@ -43,31 +49,30 @@ def test_the_comparison_on_pixels(run_app):
     assert steps[-1] == (5, 5)
 
 
-def test_features_of_a_fine_tuned_backbone_are_those_of_its_model(run_app):
-    settings = {
-        "dataset": "digits-small",
-        "backbone": "shufflenet_v2_x0_5",
-        "weights": "random",
-        "image_size": 32,
-    }
-    tuned = {"finetune": "feat", "rounds": 1, "lr": 0.1, "clients_per_round": 1}
-    before, after = (
-        load_subset(
-            directory,
-            Config.from_run_config(RunDirectory(directory).read_config()),
-            per_class=3,
-        )
-        for directory in (
-            run_app("before", 5, **settings),
-            run_app("after", 5, **settings, **tuned),
-        )
+def test_features_of_a_fine_tuned_backbone_are_those_of_its_model(
+    run_app: RunApp,
+) -> None:
+    run = partial(
+        run_app,
+        num_clients=5,
+        dataset="digits-small",
+        backbone="shufflenet_v2_x0_5",
+        weights="random",
+        image_size=32,
     )
+    tuned = {"finetune": "feat", "rounds": 1, "lr": 0.1, "clients_per_round": 1}
+
+    def features(directory: Path) -> Subset:
+        config = Config.from_run_config(RunDirectory(directory).read_config())
+        return load_subset(directory, config, per_class=3)
+
+    before, after = features(run("before")), features(run("after", **tuned))
     assert torch.equal(before.y, after.y)
     assert before.Z.shape == after.Z.shape
     assert not torch.allclose(before.Z, after.Z)
 
 
-def test_at_most_so_many_of_each_class():
+def test_at_most_so_many_of_each_class() -> None:
     labels = np.array([0] * 10 + [2] * 3 + [1] * 50)
     rows = choose_rows(labels, 5, seed=0)
     assert np.bincount(labels[rows]).tolist() == [5, 5, 3]
@@ -78,7 +83,9 @@ def test_at_most_so_many_of_each_class():
         choose_rows(labels, 0, seed=0)
 
 
-def test_more_features_than_images_are_solved_by_the_dual_with_the_same_outcome(subset):
+def test_more_features_than_images_are_solved_by_the_dual_with_the_same_outcome(
+    subset: Subset,
+) -> None:
     sigma = FeatureMoments.of(subset.Z).sigma()
     phi = RandomFeatures(6, 100, sigma, seed=3)
     W = solve_ridge(RidgeStatistics.of(phi(subset.Z), subset.y, 5), 0.1)
@@ -87,14 +94,22 @@ def test_more_features_than_images_are_solved_by_the_dual_with_the_same_outcome(
     assert random_features_accuracy(subset, 100, sigma, 0.1, seed=3) == expected
 
 
-def test_many_random_features_come_to_the_kernel(subset):
+def test_many_random_features_come_to_the_kernel(
+    subset: Subset,
+) -> None:
     sigma = FeatureMoments.of(subset.Z).sigma()
     exact = kernel_accuracy(subset, sigma, 0.1)
     near = [random_features_accuracy(subset, 20_000, sigma, 0.1, s) for s in (0, 1)]
     assert near == pytest.approx([exact, exact], abs=0.02)
 
 
-def test_a_kernel_that_does_not_fit_is_refused_before_anything_is_extracted():
+def test_a_class_without_training_images_is_never_predicted(subset: Subset) -> None:
+    # All scores are negative but those of the fifth class, which no image has.
+    scores = torch.tensor([-1.0, -2.0, -3.0, -4.0, 9.0])
+    assert subset.accuracy(lambda Z: scores.expand(len(Z), 5)) == 1 / 4
+
+
+def test_a_kernel_that_does_not_fit_is_refused_before_anything_is_extracted() -> None:
     check_fits(1000, memory=24_000_000)
     with pytest.raises(ValueError, match=r"1,001 images takes 0 GB, and there are 0"):
         check_fits(1001, memory=24_000_000)
