@@ -38,7 +38,7 @@ class Doubler(NumPyClient):
 
 def test_fit_gets_arrays_and_config_and_its_reply_has_names() -> None:
     reply = bridge.fit(Doubler(), request(lr=0.1), name_arrays)
-    arrays, metrics = reply.content["arrays"], reply.content["metrics"]
+    arrays, metrics = reply.content.array_records["arrays"], reply.content["metrics"]
     assert list(arrays) == ["a0", "a1"]
     assert arrays["a0"].numpy().tolist() == [0.0, 2.0, 4.0]
     assert dict(metrics) == {"num-examples": 5, "lr": 0.1}
@@ -72,7 +72,7 @@ def test_what_is_raised_becomes_an_error_reply_with_the_sentence(
 
     reply = handler(request(), CONTEXT)
     assert reply.has_error()
-    assert reply.error.reason.startswith(reason)
+    assert str(reply.error.reason).startswith(reason)
     assert reply.metadata.reply_to_message_id == "the request"
 
 

@@ -66,7 +66,7 @@ def python2_pickle(pixels: Any, labels: Any) -> Any:
 
 def test_cifar10_is_read_batch_after_batch(tmp_path: Path) -> None:
     first = write_cifar10(tmp_path)
-    dataset = load_dataset("cifar10", str(tmp_path))
+    dataset: Any = load_dataset("cifar10", str(tmp_path))
     assert dataset.class_names[3] == "kind 3"
     assert dataset.train.labels.tolist() == [1, 0, 2, 0, 3, 0, 4, 0, 5, 0]
     assert dataset.test.labels.tolist() == [7, 8]
@@ -77,7 +77,7 @@ def test_cifar10_is_read_batch_after_batch(tmp_path: Path) -> None:
 
 def test_cifar100_has_the_fine_labels(tmp_path: Path) -> None:
     write_cifar100(tmp_path)
-    dataset = load_dataset("cifar100", str(tmp_path))
+    dataset: Any = load_dataset("cifar100", str(tmp_path))
     assert len(dataset.class_names) == 100
     assert dataset.train.labels.tolist() == [5, 99, 0]
     assert dataset.test.labels.tolist() == [42]
@@ -88,7 +88,7 @@ def test_a_file_of_python_2_is_read(tmp_path: Path) -> None:
     pixels = draw_pixels(2)
     file = tmp_path / "cifar-10-batches-py" / "test_batch"
     file.write_bytes(python2_pickle(pixels, [3, 4]))
-    test = load_dataset("cifar10", str(tmp_path)).test
+    test: Any = load_dataset("cifar10", str(tmp_path)).test
     assert test.labels.tolist() == [3, 4]
     assert np.asarray(test.image(0))[0, 0].tolist() == pixels[0, ::1024].tolist()
 

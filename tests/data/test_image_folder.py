@@ -36,7 +36,7 @@ def test_an_empty_class_folder_is_a_class_and_hidden_and_other_files_are_passed_
     write_image(root / "train" / "dog" / ".1.png")
     write_image(root / "train" / ".thumbnails" / "1.png")
     write_image(root / "test" / "dog" / "1.png")
-    dataset = load_dataset("imagefolder", str(root))
+    dataset: Any = load_dataset("imagefolder", str(root))
     assert dataset.class_names == ("bird", "cat", "dog")
     assert dataset.train.labels.tolist() == [1, 2, 2]
     assert dataset.test.labels.tolist() == [2]  # by the classes of train

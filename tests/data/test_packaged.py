@@ -19,7 +19,8 @@ needs_grocery = pytest.mark.skipif(
 def test_digits_are_those_of_scikit_learn_a_fifth_of_each_held_out() -> None:
     from sklearn.datasets import load_digits
 
-    bunch, digits = load_digits(), load_dataset("digits", "")
+    bunch = load_digits()
+    digits: Any = load_dataset("digits", "")
     assert digits.class_names == tuple("0123456789") and digits.clients is None
     assert (len(digits.train), len(digits.test or [])) == (1442, 355)
     rows = np.zeros(len(bunch.target), dtype=bool)
@@ -33,7 +34,8 @@ def test_digits_are_those_of_scikit_learn_a_fifth_of_each_held_out() -> None:
 
 
 def test_digits_small_is_the_first_20_of_each_digit_and_all_that_are_held_out() -> None:
-    small, digits = load_dataset("digits-small", ""), load_dataset("digits", "")
+    small: Any = load_dataset("digits-small", "")
+    digits: Any = load_dataset("digits", "")
     assert np.bincount(small.train.labels).tolist() == [20] * 10
     assert small.test.identity == digits.test.identity
     rows = np.flatnonzero(small.train.labels == 3)
@@ -44,7 +46,7 @@ def test_digits_small_is_the_first_20_of_each_digit_and_all_that_are_held_out() 
 
 
 def test_digits_is_the_same_split_on_every_machine() -> None:
-    digits = load_dataset("digits", "")
+    digits: Any = load_dataset("digits", "")
     assert digits.test.identity == "b948ffc08d419a070dc80fb12baf89e7"
     assert digits.train.identity == "8ba01414bfa3ef2aea568670bd8c3971"
 

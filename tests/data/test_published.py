@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fed3r_app.data import DataSet, load_dataset, split_rows
+from fed3r_app.data import load_dataset, split_rows
 from tests.harness.pixels import write_image
 
 LANDMARKS = "landmarks-users-160k"
@@ -55,7 +55,7 @@ def inaturalist(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(root: Path) -> DataSet:
+def load(root: Path) -> Any:
     """Return the federation in a folder."""
     name = INATURALIST if (root / INAT_TRAIN).exists() else LANDMARKS
     return load_dataset(name, str(root))

@@ -34,8 +34,9 @@ def test_every_row_is_the_same_whoever_asks_and_with_whom() -> None:
 
 
 def test_rows_differ_and_so_do_training_test_and_seeds() -> None:
-    dataset, rows = load_dataset(NAME, ""), np.arange(20)
-    other = load_dataset(NAME + ",seed=1", "")
+    rows = np.arange(20)
+    dataset: Any = load_dataset(NAME, "")
+    other: Any = load_dataset(NAME + ",seed=1", "")
     noise = [
         part.features(rows) - part._centres[part.labels[rows]]
         for part in (dataset.train, dataset.test, other.train, other.test)
@@ -75,8 +76,8 @@ def test_a_client_has_fewer_classes_than_images_drawn_one_by_one() -> None:
 
 def test_the_identity_names_the_data_exactly(sizes_csv: Any) -> None:
     names = (NAME, NAME + ",seed=1", NAME.replace("16", "17"))
-    identities = {load_dataset(name, "").train.identity for name in names}
-    identities.add(load_dataset(NAME, "").test.identity)
+    sets: list[Any] = [load_dataset(name, "") for name in names]
+    identities = {dataset.train.identity for dataset in sets} | {sets[0].test.identity}
     identities.add(load_dataset("synthetic:classes=4", str(sizes_csv)).train.identity)
     assert len(identities) == 5
 

@@ -81,6 +81,7 @@ def test_each_node_has_a_pair_of_keys_as_ssh_keygen_makes_them(folder: Path) -> 
         assert private.startswith(b"-----BEGIN OPENSSH PRIVATE KEY-----")
         assert public.startswith(b"ecdsa-sha2-nistp384 ")
         key = load_ssh_private_key(private, password=None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
         assert isinstance(key.curve, ec.SECP384R1)
         assert key.public_key() == load_ssh_public_key(public)
         seen.add(public.split()[1])

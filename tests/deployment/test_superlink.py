@@ -56,6 +56,13 @@ class Control(Health):
         self.wfile.write(answer or b"")
 
 
+class Quiet(ThreadingHTTPServer):
+    """Says nothing of clients that turn away: that is the test."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        pass
+
+
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("certificates")
@@ -69,8 +76,7 @@ def serve(certificates: Any) -> Iterator[Any]:
     servers = []
 
     def start(handler: Any = Health, tls: bool = False) -> str:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        server.handle_error = lambda *_: None  # clients turn away: that is the test
+        server = Quiet(("127.0.0.1", 0), handler)
         if tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(

@@ -11,6 +11,7 @@ from PIL import Image
 from fed3r_app.data.images import FileImages
 from fed3r_app.features.preprocessing import Preprocess, _random_box
 from fed3r_app.training.sgd import ImageBatches
+from tests.harness.spies import spy
 
 SIZE = 16
 PREPROCESS = Preprocess(SIZE, SIZE)
@@ -87,15 +88,11 @@ def test_batches_are_the_clients_own_images_in_the_order_asked_for(images: Any) 
 def test_an_image_is_read_once_unless_it_is_augmented(
     images: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = []
-    original = FileImages.image
-    monkeypatch.setattr(
-        FileImages, "image", lambda self, row: read.append(row) or original(self, row)
-    )
+    read = spy(monkeypatch, FileImages, "image")
     plain = batches(images)
     one, two = plain(torch.tensor([0, 1])), plain(torch.tensor([0, 1]))
     assert torch.equal(one, two)
-    assert sorted(read) == [0, 2]
+    assert sorted(row for _, row in read) == [0, 2]
     augmented = batches(images, np.random.default_rng(0))
     one, two = augmented(torch.tensor([0, 1])), augmented(torch.tensor([0, 1]))
     assert not torch.equal(one, two)

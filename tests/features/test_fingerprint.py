@@ -12,6 +12,7 @@ from PIL import Image
 
 from fed3r_app.data.images import ArrayImages, EncodedImages, FileImages, OwnImages
 from fed3r_app.features.fingerprint import contribution_digest, image_digests
+from tests.harness.spies import spy
 
 SUFFIXES = (".bin", ".safetensors")
 SETTINGS = {"weights": "w", "feature-map": {"dim": 3}}
@@ -95,14 +96,10 @@ def test_a_damaged_cache_is_not_believed(files: Any, tmp_path: Path) -> None:
 def test_a_new_image_in_a_folder_is_the_only_one_read(
     files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cache, read = tmp_path / "cache", []
-    digest = OwnImages.digest
-    monkeypatch.setattr(
-        OwnImages, "digest", lambda self, row: read.append(row) or digest(self, row)
-    )
+    cache, read = tmp_path / "cache", spy(monkeypatch, OwnImages, "digest")
     three = image_digests(files(3), np.arange(3), cache)
     four = image_digests(files(4), np.arange(4), cache)
-    assert read == [0, 1, 2, 3]
+    assert [row for _, row in read] == [0, 1, 2, 3]
     assert four[:3] == three
 
 

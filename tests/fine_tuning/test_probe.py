@@ -14,8 +14,10 @@ from fed3r_app.data import load_dataset, split_rows
 from fed3r_app.errors import RunError
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.server import fine_tuning_phase
 from fed3r_app.training.model import tuned_backbone
 from tests.harness.runs import AppRuns
+from tests.harness.spies import spy
 
 CPU = torch.device("cpu")
 # float64 uploads, and a lambda that leaves the problem well conditioned.
@@ -89,11 +91,7 @@ def test_a_probe_alone_saves_the_softmax(run: AppRuns, few_images: Any) -> None:
 def test_the_probe_takes_the_features_of_the_last_evaluation(
     run: AppRuns, few_images: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = []
-    monkeypatch.setattr(
-        "fed3r_app.server.fine_tuning_phase.extract_features",
-        lambda *args, **given: made.append(args) or extract_features(*args, **given),
-    )
+    made = spy(monkeypatch, fine_tuning_phase, "extract_features")
     outcome = run(2, probe=True, **few_images | {"finetune": "feat", "rounds": 2})
     assert outcome.summary["probe_accuracy"] is not None
     assert len(made) == 2  # one a round

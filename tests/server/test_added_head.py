@@ -101,9 +101,9 @@ def test_a_whole_network_is_tuned_from_it_and_probed(
 ) -> None:
     counts = {"left": 4, "right": 4}
     folder = save_sides(tmp_path / "images", {"train": counts, "test": counts})
-    images: dict[str, Any] = {"dataset": "imagefolder", "data_path": str(folder)}
-    network = {"backbone": "shufflenet_v2_x0_5", "weights": "random", "image_size": 32}
-    outcome = run(2, finetune="full", rounds=1, probe=True, **images, **network)
+    settings: dict[str, Any] = {"dataset": "imagefolder", "data_path": str(folder)}
+    settings |= {"backbone": "shufflenet_v2_x0_5", "weights": "random"}
+    outcome = run(2, finetune="full", rounds=1, probe=True, image_size=32, **settings)
     sent = outcome.trained[0].sent()
     means, bias = sent["classifier.weight"], sent["classifier.bias"]
     assert bias == pytest.approx(-(means**2).sum(axis=1) / 2, rel=1e-5)

@@ -13,6 +13,7 @@ from flwr.app.metadata import Metadata
 
 from strategies.messaging import IN_FLIGHT, stream_replies
 from tests.harness.grid import SpyGrid
+from tests.harness.spies import spy
 
 
 def requests(nodes: Any) -> Iterator[Any]:
@@ -153,16 +154,14 @@ def test_requests_may_come_up_while_others_are_under_way() -> None:
     assert grid.most_in_flight == 1
 
 
-def test_replies_that_lie_ready_are_fetched_a_few_at_a_time() -> None:
+def test_replies_that_lie_ready_are_fetched_a_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     grid = hundred()
-    fetched, pull = [], grid.pull_messages
-
-    def noted_pull(message_ids: Any) -> Any:
-        fetched.append(len(message_ids))
-        return pull(message_ids)
-
-    grid.pull_messages = noted_pull
-    assert len(repliers(grid, in_flight=1000)) == sum(fetched) == 100
+    pulls = spy(monkeypatch, grid, "pull_messages")
+    assert len(repliers(grid, in_flight=1000)) == 100
+    fetched = [len(message_ids) for (message_ids,) in pulls]
+    assert sum(fetched) == 100
     assert max(fetched) == IN_FLIGHT
 
 

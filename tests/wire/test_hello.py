@@ -33,6 +33,7 @@ def test_a_hello_comes_back_as_it_was_said(hello: Any) -> None:
 def test_moments_come_back_too() -> None:
     moments = FeatureMoments.of(torch.arange(6.0).reshape(2, 3))
     read = read_hello(pack_hello(Hello("7", 10, moments))).moments
+    assert read is not None
     assert (read.n, read.squared_norms) == (2, moments.squared_norms)
     assert torch.equal(read.total, moments.total)
 

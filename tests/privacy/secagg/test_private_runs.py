@@ -105,7 +105,8 @@ def test_digits_are_classified_well(run: AppRuns) -> None:
 
 @pytest.mark.parametrize("method", ["fed3r", "fedncm", "fed3r-rf"])
 def test_with_hardly_any_noise_it_is_the_plain_sum(run: AppRuns, method: Any) -> None:
-    feature_map, settings = MAP, {}
+    feature_map = MAP
+    settings: dict[str, Any] = {}
     if method == "fed3r-rf":
         settings = {"rf_dim": 40, "rf_sigma": 3.0}
         feature_map = FeatureMap(64, 40, 3.0, 0, norm=1.0)

@@ -94,7 +94,7 @@ def test_a_client_sends_nothing_in_the_clear(
     run: AppRuns, kind: str, config: Any, reason: str
 ) -> None:
     context = next(iter(run(3).grid.contexts.values()))
-    records = {"arrays": ArrayRecord(), "config": ConfigRecord(dict(config))}
-    reply = client_app(Message(RecordDict(records), context.node_id, kind), context)
+    record = RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord(dict(config))})
+    reply = client_app(Message(record, context.node_id, kind), context)
     assert reply.has_error()
     assert reason in str(reply.error.reason)
