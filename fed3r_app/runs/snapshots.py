@@ -8,7 +8,7 @@ from them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -97,35 +97,18 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     stats = snapshot.statistics.to("cpu")
     # Where A is symmetric to the last bit, one triangle is enough.
     A = pack_upper(stats.A) if torch.equal(stats.A, stats.A.T) else stats.A
-    about = {
-        "contributions": snapshot.contributions,
-        "settings": snapshot.settings,
-        "progress": snapshot.progress,
-        "class_names": snapshot.class_names,
-        "forgotten": snapshot.forgotten,
-    }
-    write_tensors(
-        path, STATISTICS, {"A": A, "b": stats.b, "counts": stats.counts}, about
-    )
+    tensors = {"A": A, "b": stats.b, "counts": stats.counts}
+    write_tensors(path, STATISTICS, tensors, _about(snapshot, "statistics"))
 
 
 def load_snapshot(path: Path) -> Snapshot:
     """Return the snapshot in a file, bit for bit as it was saved."""
     tensors, about = read_tensors(path, STATISTICS, {2: upgrade_settings})
     A, b = tensors["A"], tensors["b"]
-    d = len(b)
-    return Snapshot(
-        statistics=RidgeStatistics(
-            A=A if A.ndim == 2 else mirror_upper(unpack_upper(A.numpy(), d, d)),
-            b=b,
-            counts=tensors["counts"],
-        ),
-        contributions=about["contributions"],
-        settings=about["settings"],
-        progress=about["progress"],
-        class_names=tuple(about["class_names"]),
-        forgotten=tuple(about["forgotten"]),
-    )
+    if A.ndim == 1:
+        A = mirror_upper(unpack_upper(A.numpy(), len(b), len(b)))
+    about |= {key: tuple(about[key]) for key in ("class_names", "forgotten")}
+    return Snapshot(RidgeStatistics(A, b, tensors["counts"]), **about)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,13 +147,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         for group in _GROUPS
         for name, value in getattr(checkpoint, group).items()
     }
-    about = {
-        "settings": checkpoint.settings,
-        "numbers": checkpoint.numbers,
-        "progress": checkpoint.progress,
-        "clients": checkpoint.clients,
-    }
-    write_tensors(path, CHECKPOINT, tensors, about)
+    write_tensors(path, CHECKPOINT, tensors, _about(checkpoint, *_GROUPS))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -180,9 +157,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
     for key, value in tensors.items():
         group, _, name = key.partition("/")
         groups[group][name] = value
-    return Checkpoint(
-        arrays=groups["arrays"],
-        running=groups["running"],
-        optimizer=groups["optimizer"],
-        **about | {"clients": tuple(about.get("clients", ()))},
-    )
+    about["clients"] = tuple(about.get("clients", ()))
+    return Checkpoint(**groups, **about)
+
+
+def _about(saved: Snapshot | Checkpoint, *tensors: str) -> dict[str, object]:
+    """Return all fields but those that are tensors."""
+    names = [field.name for field in fields(saved) if field.name not in tensors]
+    return {name: getattr(saved, name) for name in names}

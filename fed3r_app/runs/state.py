@@ -7,17 +7,15 @@ is not in the ledger; the other way round, `load` sets it right.
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from logging import WARNING
-from pathlib import Path
 
 from flwr.app import ArrayRecord
 from flwr.common.logger import log
 
 from fed3r_app.core import Contribution
+from fed3r_app.files import replace_by_link
 from fed3r_app.files.tensors import DamagedFile
 from fed3r_app.runs.contributions import (
     drop_contributions_except,
@@ -111,7 +109,8 @@ class RunState:
         path = self._directory.statistics_path
         try:
             if path.exists():
-                _link(path, self._directory.earlier_statistics_path)
+                earlier = self._directory.earlier_statistics_path
+                replace_by_link(earlier, lambda link: link.hardlink_to(path))
             save_snapshot(path, snapshot)
         except OSError as error:
             raise OSError(
@@ -153,15 +152,3 @@ def readmit(state: RunState, snapshot: Snapshot, client: str) -> Snapshot:
     state.save(changed)
     state.ledger.append(LedgerEntry(client, READMITTED))
     return changed
-
-
-def _link(path: Path, other: Path) -> None:
-    """Let another name stand for a file; a system without links does without."""
-    temporary = other.with_name(f".{other.name}.{uuid.uuid4().hex}")
-    try:
-        os.link(path, temporary)
-        os.replace(temporary, other)
-    except OSError:
-        pass
-    finally:  # still there, too, if both names stood for the same file
-        temporary.unlink(missing_ok=True)
