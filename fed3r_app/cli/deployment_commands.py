@@ -28,8 +28,6 @@ def _port(text: str) -> int:
 @commands.command(
     "certificates",
     "make certificates and keys for a trial of a deployment",
-    "Make a certificate authority, a certificate for the SuperLink and a key for each "
-    "node, valid for 30 days. For a trial: all keys in one place.",
     args.path("folder", "DIR", "where to write them; made if needed"),
     args.repeated(
         "--host",
@@ -44,7 +42,10 @@ def _port(text: str) -> int:
     ),
 )
 def make_trial(options: argparse.Namespace) -> int:
-    """Write certificates and node keys for a trial, and say what is where."""
+    """Make a certificate authority, a server certificate and a key for each node.
+
+    The certificates are valid for 30 days. For a trial: all keys in one place.
+    """
     from fed3r_app.deployment.certificates import (
         CA_CERTIFICATE,
         DEFAULT_HOSTS,
@@ -69,14 +70,13 @@ def make_trial(options: argparse.Namespace) -> int:
 @commands.command(
     "check",
     "say whether a SuperLink can be reached, and if not, why",
-    "Connect to a SuperLink as a node would, and say what is wrong.",
     *args.superlink(),
     args.argument(
         "--port", "also check that this port is free for a SuperNode here", type=_port
     ),
 )
 def check(options: argparse.Namespace) -> int:
-    """Say that a SuperLink can be reached; raise an OSError that says why not."""
+    """Connect to a SuperLink as a node would, and say what is wrong."""
     superlink = _superlink(options)
     superlink.check()
     check_port(options.port)
@@ -87,12 +87,11 @@ def check(options: argparse.Namespace) -> int:
 @commands.command(
     "register",
     "let nodes connect, by their public keys",
-    "Register nodes with a SuperLink that authenticates them.",
     *args.superlink(),
     args.path("keys", "KEY.pub", nargs="+"),
 )
 def register(options: argparse.Namespace) -> int:
-    """Let nodes connect, by their public keys."""
+    """Register nodes with a SuperLink that authenticates them."""
     superlink = _superlink(options)
     superlink.check()
     for key in options.keys:
@@ -104,8 +103,6 @@ def register(options: argparse.Namespace) -> int:
 @commands.command(
     "run",
     "start a run on a SuperLink, follow it, and print its result",
-    "`flwr run --stream`, with an exit code that is 0 only if the run completed, and "
-    "its summary where the results can be seen from here.",
     *args.superlink(),
     args.repeated(
         "--run-config",
@@ -115,7 +112,11 @@ def register(options: argparse.Namespace) -> int:
     args.APP,
 )
 def run(options: argparse.Namespace) -> int:
-    """Run the app on a SuperLink and print its summary."""
+    """Run the app as `flwr run --stream` does, and print its summary.
+
+    The exit code is 0 only if the run completed. The summary is printed where the
+    results can be seen from here.
+    """
     before = _latest_summary()
     with args.app_folder(options.app) as app:
         _superlink(options).run(app, options.run_config)
@@ -126,13 +127,15 @@ def run(options: argparse.Namespace) -> int:
 @commands.command(
     "demo-data",
     "write folders of images for a trial of nodes with their own data",
-    "Write the digits as images, in a folder for each node; nodes have partly "
-    "different classes. Folders that hold images already are left alone.",
     args.path("folder", "DIR"),
     args.repeated("--node", "name of a node; repeat it", required=True, default=None),
 )
 def write_demo(options: argparse.Namespace) -> int:
-    """Write the digits as the images of some nodes, and print the digits of each."""
+    """Write the digits as images, in a folder for each node.
+
+    Nodes have partly different classes. Folders that hold images already are left
+    alone.
+    """
     from fed3r_app.deployment.demo_data import write_demo_data
 
     for name, classes in write_demo_data(options.folder, options.node).items():
@@ -143,11 +146,10 @@ def write_demo(options: argparse.Namespace) -> int:
 @commands.command(
     "app",
     "write the app's folder, for `flwr run` and `flwr build`",
-    "Write the installed app as a folder that Flower can bundle.",
     args.path("folder", "DIR", "a new folder"),
 )
 def write_app(options: argparse.Namespace) -> int:
-    """Write the folder of the installed app, for `flwr run` and `flwr build`."""
+    """Write the installed app as a folder that Flower can bundle."""
     from fed3r_app.deployment.processes import INSTALLED_APP, stage_app
 
     if options.folder.exists():

@@ -6,8 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 Values = Mapping[str, object]
-
-
 _MAX_LISTED = 8
 
 
@@ -44,6 +42,11 @@ def format_percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def first_names(names: Sequence[object], most: int) -> str:
+    """Return some names on one line, and an ellipsis where there are more."""
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
+
+
 def number_of(values: Values, key: str) -> float | None:
     """Return a finite number, or None where there is none of that name."""
     value = values.get(key)
@@ -78,8 +81,7 @@ def _listed(key: str) -> Callable[[Values], str]:
         names = summary.get(key)
         if not isinstance(names, (list, tuple)) or not names:
             return ""
-        more = ", …" if len(names) > _MAX_LISTED else ""
-        return f"{len(names)}: {', '.join(map(str, names[:_MAX_LISTED]))}{more}"
+        return f"{len(names)}: {first_names(names, _MAX_LISTED)}"
 
     return text
 
@@ -89,13 +91,10 @@ def _plain(key: str) -> Callable[[Values], str]:
 
 
 def _clients(summary: Values) -> str:
-    counted, clients = (
-        number_of(summary, "clients_counted"),
-        number_of(summary, "clients"),
-    )
-    if counted is None or clients is None:
-        return ""
-    return f"{counted:,.0f} of {clients:,.0f}"
+    counted = number_of(summary, "clients_counted")
+    clients = number_of(summary, "clients")
+    unknown = counted is None or clients is None
+    return "" if unknown else f"{counted:,.0f} of {clients:,.0f}"
 
 
 def _privacy(summary: Values) -> str:
@@ -103,9 +102,9 @@ def _privacy(summary: Values) -> str:
     if not isinstance(privacy, dict):
         return ""
     return (
-        f"epsilon {privacy['epsilon']:g}, delta {privacy['delta']:g} "
-        f"({privacy['neighbours']}), noise of deviation {privacy['sigma']:.4g}"
-    )
+        "epsilon {epsilon:g}, delta {delta:g} ({neighbours}), noise with standard "
+        "deviation {sigma:.4g}"
+    ).format(**privacy)
 
 
 def _upload(summary: Values) -> str:
@@ -116,12 +115,10 @@ def _upload(summary: Values) -> str:
         return ""
     if not dense or not sent:
         return format_bytes(sent)
-    factor = dense / sent
-    if 0.99 < factor < 1.01:
+    less, more = dense / sent, sent / dense
+    if 0.99 < less < 1.01:
         return f"{format_bytes(sent)}, as much as by the paper's formula"
-    change = (
-        f"{factor:,.3g} times less" if factor >= 1 else f"{1 / factor:.3g} times more"
-    )
+    change = f"{less:,.3g} times less" if less >= 1 else f"{more:.3g} times more"
     return f"{format_bytes(sent)}, {change} than the paper's {format_bytes(dense)}"
 
 

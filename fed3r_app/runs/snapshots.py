@@ -1,8 +1,8 @@
 """What a run can be resumed from: its statistics so far, its fine-tuning so far.
 
 A snapshot holds the statistics with who is in them, a checkpoint the fine-tuning after
-a round. Each is one file, replaced atomically. ``runs.state`` recovers a crashed run
-from them.
+a round. Each is one file, replaced atomically. ``runs.statistics_store`` recovers a
+crashed run from them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fed3r_app.deployment.certificates import make_certificates
-from fed3r_app.deployment.processes import Deployment
+from tests.harness.deployment import Deployment
 from tests.harness.runs import Outcome
 
 PROJECT = Path(__file__).parents[2]

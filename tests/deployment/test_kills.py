@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from fed3r_app.deployment.processes import CLIENT_APP, SERVER_APP, SUPERLINK
+from tests.harness.deployment import CLIENT_APP, SERVER_APP, SUPERLINK
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
