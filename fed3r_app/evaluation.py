@@ -25,18 +25,14 @@ _CHUNK = 4096
 
 
 class EvaluationSet:
-    """The features and labels of test images.
+    """The mapped features and the labels of n test images.
 
     Parameters
     ----------
     features : Tensor of shape (n, d)
-        Backbone features.
+        Of the backbone; ``feature_map`` is applied once, here.
     labels : Tensor of shape (n,)
         Their classes.
-    feature_map : FeatureMap
-        Applied once, here.
-    device : torch.device
-        Where the products are made.
     """
 
     def __init__(
@@ -71,13 +67,8 @@ class EvaluationSet:
 class ServerData:
     """What the server can read.
 
-    Parameters
-    ----------
-    dataset : DataSet or None
-        The data set of the run, or the images at the server where those of the run are
-        the nodes' own; None where it has none.
-    is_local : bool
-        Whether the images of the run are the nodes' own.
+    Where the images of the run are the nodes' own (``is_local``), ``dataset`` is what
+    lies at the server, and None if that is nothing.
     """
 
     dataset: DataSet | None

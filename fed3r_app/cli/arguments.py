@@ -13,10 +13,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.report import summary_table
+
+if TYPE_CHECKING:
+    from fed3r_app.deployment.superlink import SuperLink
 
 Commands = argparse._SubParsersAction  # what add_subparsers() returns
 Handler = Callable[[argparse.Namespace], int]
@@ -73,6 +76,13 @@ def superlink(note: str = "", nargs: str | None = None) -> tuple[Argument, Argum
         argument("address", where, metavar="HOST:PORT", nargs=nargs),
         path("--root-certificates", "CA.CRT", authority),
     )
+
+
+def connection(options: argparse.Namespace) -> SuperLink:
+    """Return the SuperLink that the arguments of ``superlink`` name."""
+    from fed3r_app.deployment.superlink import SuperLink
+
+    return SuperLink(options.address, options.root_certificates)
 
 
 APP = path("--app", "APP", "folder of the app (default: here, else as installed)")

@@ -6,14 +6,9 @@ import argparse
 import errno
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
 from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
-
-if TYPE_CHECKING:
-    from fed3r_app.deployment.superlink import SuperLink
-
 
 commands = args.Group()
 
@@ -77,7 +72,7 @@ def make_trial(options: argparse.Namespace) -> int:
 )
 def check(options: argparse.Namespace) -> int:
     """Connect to a SuperLink as a node would, and say what is wrong."""
-    superlink = _superlink(options)
+    superlink = args.connection(options)
     superlink.check()
     check_port(options.port)
     print(f"The SuperLink at {superlink.address} is up.")
@@ -92,7 +87,7 @@ def check(options: argparse.Namespace) -> int:
 )
 def register(options: argparse.Namespace) -> int:
     """Register nodes with a SuperLink that authenticates them."""
-    superlink = _superlink(options)
+    superlink = args.connection(options)
     superlink.check()
     for key in options.keys:
         is_new = superlink.register(key)
@@ -119,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
     """
     before = _latest_summary()
     with args.app_folder(options.app) as app:
-        _superlink(options).run(app, options.run_config)
+        args.connection(options).run(app, options.run_config)
     _show_newer_than(before)
     return 0
 
@@ -156,12 +151,6 @@ def write_app(options: argparse.Namespace) -> int:
         raise FileExistsError(f"DIR must be a new folder, got {options.folder}.")
     print(f"{stage_app(INSTALLED_APP, options.folder)}: the app, for flwr run")
     return 0
-
-
-def _superlink(options: argparse.Namespace) -> SuperLink:
-    from fed3r_app.deployment.superlink import SuperLink
-
-    return SuperLink(options.address, options.root_certificates)
 
 
 def check_port(port: int | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -178,8 +179,6 @@ def _start(
     directory: RunDirectory, options: argparse.Namespace, **settings: str
 ) -> int:
     """Resume a run on a SuperLink, with some settings changed; show the outcome."""
-    from fed3r_app.deployment.superlink import SuperLink
-
     config = directory.read_config() | {
         "output-dir": str(directory.path.parent),
         "run-name": directory.path.name,
@@ -187,7 +186,7 @@ def _start(
         "wait-for": 0,  # clients that are connected; the others are in the snapshot
         **settings,
     }
-    superlink = SuperLink(options.address, options.root_certificates)
+    superlink = args.connection(options)
     with tempfile.TemporaryDirectory() as folder, args.app_folder(options.app) as app:
         path = Path(folder) / "run-config.toml"
         path.write_text(tomli_w.dumps(config), "utf-8")
@@ -200,10 +199,7 @@ def _read_lambda(text: str) -> float | str:
     """Return the number in --ridge-lambda, or auto."""
     if text == "auto":
         return text
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise ValueError(f"--ridge-lambda must be auto or a number > 0, got {text!r}.")
-    return value
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise ValueError(f"--ridge-lambda must be auto or a number > 0, got {text!r}.")

@@ -43,14 +43,10 @@ Value = str | int | float | bool
 
 
 class FlowerProcesses:
-    """A context manager around a SuperLink and what belongs to it, in one group.
+    """A context manager around a SuperLink and all it starts, in one process group.
 
-    Parameters
-    ----------
-    home : Path
-        Its ``FLWR_HOME``: state, logs, installed apps.
-    environment : Mapping[str, str]
-        Further environment variables, for the SuperLink and all it starts.
+    Their ``FLWR_HOME`` (state, logs, installed apps) is ``home``; ``environment`` adds
+    to their environment variables.
     """
 
     def __init__(
@@ -58,7 +54,7 @@ class FlowerProcesses:
     ) -> None:
         self.home = home
         self.port = free_port()
-        fixed = {**flower_environment(home), **_ENVIRONMENT}
+        fixed = flower_environment(home) | _ENVIRONMENT
         self.environment = {**fixed, **(environment or {})}
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -157,15 +153,7 @@ def app_settings(app: Path) -> dict[str, Any]:
 
 
 def stage_app(app: Path, target: Path) -> Path:
-    """Make a folder that holds what Flower bundles of an app; return it.
-
-    Parameters
-    ----------
-    app : Path
-        The app's folder; ``INSTALLED_APP`` is that of this installation.
-    target : Path
-        Replaced where it is there.
-    """
+    """Make or replace a folder with what Flower bundles of an app; return it."""
     patterns = ["README.md", *app_settings(app).get("fab-include", ["**/*.py"])]
     shutil.rmtree(target, ignore_errors=True)
     sources = {

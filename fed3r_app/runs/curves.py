@@ -32,15 +32,8 @@ def import_matplotlib() -> None:
 def plot_curves(metrics: Sequence[Values], path: Path, title: str) -> None:
     """Write a PNG of the accuracy against rounds, uploaded bytes and FLOPs.
 
-    Parameters
-    ----------
-    metrics : sequence of mappings
-        The lines of metrics.jsonl; bytes and FLOPs are those up to that round. Lines
-        without an accuracy are passed over.
-    path : Path
-        File to write or replace.
-    title : str
-        Heading of the picture.
+    ``metrics`` are the lines of metrics.jsonl; bytes and FLOPs are those up to that
+    round. Lines without an accuracy are passed over.
     """
     # The object interface: no global state, no display, safe in any thread.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -122,7 +115,5 @@ def _mark_last(axes: Axes, metrics: Sequence[Values]) -> None:
     """Write the last accuracy above its point."""
     x, y = number_of(metrics[-1], "round"), number_of(metrics[-1], "accuracy")
     if x is not None and y is not None:
-        text, above = format_percent(y), (0, 6)
-        axes.annotate(
-            text, (x, y), above, textcoords="offset points", ha="right", color=_BLUE
-        )
+        look = {"textcoords": "offset points", "ha": "right", "color": _BLUE}
+        axes.annotate(format_percent(y), (x, y), (0, 6), **look)

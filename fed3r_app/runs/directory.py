@@ -126,7 +126,9 @@ class RunDirectory:
             "Wait until it has ended, or end it."
         )
         with file_lock(self.path / ".lock", refusal):
-            self._drop_torn_files()
+            # What a process left that was killed in the middle of writing.
+            for path in self.path.glob(f".*.{'[0-9a-f]' * 32}"):
+                path.unlink(missing_ok=True)
             yield
 
     def write_summary(self, summary: Mapping[str, object]) -> None:
@@ -138,9 +140,14 @@ class RunDirectory:
         try:
             summary = _read_json(self.summary_path)
         except (FileNotFoundError, NotADirectoryError) as error:
+            why = "Is this the folder of a run?"
+            if self._has_files():
+                why = (
+                    f"Did the run fail, or is it still going? See {self.metrics_path}."
+                )
             raise FileNotFoundError(
                 f"{self.path} must hold a finished run, got no "
-                f"{self.summary_path.name} there. {self._why_unfinished()}"
+                f"{self.summary_path.name} there. {why}"
             ) from error
         check_format(self.summary_path, summary)
         summary.pop("format", None)
@@ -177,27 +184,18 @@ class RunDirectory:
                 f"{name}: {self.path} must hold a run when resume = true, got no "
                 f"{self.config_path.name} there. Set resume = false to begin a run."
             )
-        if not resume and any(path.exists() for path in self._files()):
+        if not resume and self._has_files():
             raise ValueError(
                 f"{name}: {self.path} already holds a run. Choose another run-name "
                 "or set resume = true."
             )
 
-    def _drop_torn_files(self) -> None:
-        """Remove what a process left that was killed in the middle of writing."""
-        for path in self.path.glob(f".*.{'[0-9a-f]' * 32}"):
-            path.unlink(missing_ok=True)
-
-    def _files(self) -> tuple[Path, ...]:
-        models = (self.model_path, self.checkpoint_path)
-        results = (self.summary_path, self.curves_path, self.statistics_path, *models)
-        return (self.config_path, self.metrics_path, self.ledger_path, *results)
-
-    def _why_unfinished(self) -> str:
-        """Return a sentence on what the absence of a summary may mean."""
-        if not any(path.exists() for path in self._files()):
-            return "Is this the folder of a run?"
-        return f"Did the run fail, or is it still going? See {self.metrics_path}."
+    def _has_files(self) -> bool:
+        """Return whether there is any file of a run."""
+        models = (self.model_path, self.checkpoint_path, self.statistics_path)
+        results = (self.summary_path, self.curves_path, *models)
+        begun = (self.config_path, self.metrics_path, self.ledger_path)
+        return any(path.exists() for path in (*begun, *results))
 
 
 def _check_run_name(run_name: str, resume: bool) -> None:

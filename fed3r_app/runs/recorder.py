@@ -30,14 +30,8 @@ _WORDS = {
 class Recorder:
     """Adds up a run's rounds, bytes, FLOPs and seconds and writes them down.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-        Where to write.
-    num_clients : int
-        K.
-    progress : dict
-        What an earlier part of the run added up; its later metrics are dropped.
+    ``progress`` is what an earlier part of the run added up; its later metrics are
+    dropped.
     """
 
     def __init__(

@@ -26,31 +26,15 @@ Named = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The statistics of some clients.
-
-    Parameters
-    ----------
-    statistics : RidgeStatistics
-        Their sum.
-    contributions : dict
-        Digest of the contribution of each client that is in it, by client id.
-    settings : dict
-        What the statistics depend on: backbone, feature map, classes … A run that is
-        resumed from here must have the same.
-    progress : dict
-        Rounds, bytes and seconds so far.
-    class_names : tuple of str
-        Names of the C classes.
-    forgotten : tuple of str
-        Clients that were taken out of the statistics and are not to be asked again.
-    """
+    """The statistics of some clients."""
 
     statistics: RidgeStatistics
-    contributions: dict[str, str]
+    contributions: dict[str, str]  # the digest of each client that is in them
+    # What they depend on: backbone, feature map, … A resumed run must have the same.
     settings: dict[str, Setting]
-    progress: dict[str, int | float]
+    progress: dict[str, int | float]  # rounds, bytes and seconds so far
     class_names: tuple[str, ...]
-    forgotten: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()  # taken out, and not to be asked again
 
     def __post_init__(self) -> None:
         if len(self.class_names) != self.statistics.num_classes:
@@ -113,31 +97,15 @@ def load_snapshot(path: Path) -> Snapshot:
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Everything that the next round depends on.
+    """Everything that the next round of fine-tuning depends on."""
 
-    Parameters
-    ----------
-    arrays, running : dict
-        What trains, and the running statistics of batch norm.
-    optimizer : dict
-        The server's momentum or control variate.
-    settings : dict
-        What must be the same in a run that is resumed from here.
-    numbers : dict
-        Rounds trained, temperature, last accuracy.
-    progress : dict
-        Rounds, bytes and seconds so far.
-    clients : tuple of str
-        Those that train, fixed when the fine-tuning began.
-    """
-
-    arrays: Named
-    running: Named
-    optimizer: Named
-    settings: dict[str, Setting]
-    numbers: dict[str, float | int | None]
-    progress: dict[str, int | float]
-    clients: tuple[str, ...] = ()
+    arrays: Named  # what trains
+    running: Named  # the running statistics of batch norm
+    optimizer: Named  # the server's momentum or control variate
+    settings: dict[str, Setting]  # a resumed run must have the same
+    numbers: dict[str, float | int | None]  # rounds trained, temperature, accuracy
+    progress: dict[str, int | float]  # rounds, bytes and seconds so far
+    clients: tuple[str, ...] = ()  # those that train, fixed when it began
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:

@@ -18,8 +18,8 @@ import pytest
 import yaml
 
 from fed3r_app.deployment.processes import free_port
+from tests.harness.deployment import PROJECT
 
-PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "docker"
 PLAIN, TLS = ["compose.yml"], ["compose.yml", "compose.tls.yml"]
 ONE_SHOT = {"certificates", "demo-data", "register", "run"}

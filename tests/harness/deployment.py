@@ -13,6 +13,7 @@ from pathlib import Path
 from fed3r_app.deployment.processes import FlowerProcesses, Value, free_port, toml
 from fed3r_app.deployment.superlink import SuperLink
 
+PROJECT = Path(__file__).parents[2]
 SUPERLINK, SUPEREXEC = "superlink", "superexec"
 SERVER_APP, CLIENT_APP = "flwr-serverapp", "flwr-clientapp"
 _POLL_SECONDS = 0.5
@@ -21,15 +22,8 @@ _POLL_SECONDS = 0.5
 class Deployment(FlowerProcesses):
     """A context manager around the processes of a deployment.
 
-    Parameters
-    ----------
-    home : Path
-        Folder of its files: Flower's state, one log per process.
-    environment : Mapping[str, str]
-        Further environment variables, for all processes.
-    certificates : Path or None
-        Folder made by ``fed3r certificates``: connections are encrypted, and only
-        nodes whose key is registered may connect. None: neither.
+    With certificates, a folder made by ``fed3r certificates``, connections are
+    encrypted, and only nodes whose key is registered may connect.
     """
 
     def __init__(
@@ -78,17 +72,7 @@ class Deployment(FlowerProcesses):
         node_config: Mapping[str, Value],
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Start a SuperNode, again where it was killed.
-
-        Parameters
-        ----------
-        name : str
-            Of the process; with certificates, its private key is ``nodes/<name>``.
-        node_config : Mapping[str, str | int | float | bool]
-            What the client's app learns of it.
-        environment : Mapping[str, str]
-            Further environment variables, for this node.
-        """
+        """Start a SuperNode, again where it was killed."""
         port = self._ports.setdefault(name, free_port())
         command = ["flower-supernode", *self._client_security()]
         command += ["--superlink", self.address, "--port", str(port)]
@@ -109,15 +93,7 @@ class Deployment(FlowerProcesses):
         return str(self.superlink.start(self.stage(app), settings))
 
     def wait(self, run: str, timeout: float) -> str:
-        """Return the status of a run that has ended, such as ``finished:completed``.
-
-        Parameters
-        ----------
-        run : str
-            Its id.
-        timeout : float
-            Seconds after which it is an error that it still runs.
-        """
+        """Return the status of a run that has ended, such as ``finished:completed``."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             # While its app runs, nothing is asked of a SuperLink that may be gone.
@@ -140,17 +116,8 @@ class Deployment(FlowerProcesses):
             raise RuntimeError(f"flwr log failed: {done.stdout}{done.stderr}")
         return done.stdout
 
-    def find(self, program: str, node: str | None = None) -> list[int]:
-        """Return the ids of this deployment's processes that run a program.
-
-        Parameters
-        ----------
-        program : str
-            Such as ``SERVER_APP``.
-        node : str or None
-            Only those that a SuperNode started.
-        """
-        port = f"127.0.0.1:{self._ports[node]}" if node else ""
+    def find(self, program: str) -> list[int]:
+        """Return the ids of this deployment's processes that run a program."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
@@ -159,9 +126,7 @@ class Deployment(FlowerProcesses):
                 words = (folder / "cmdline").read_text().split("\0")
             except OSError:
                 continue  # it has just ended
-            if any(Path(word).name == program for word in words[:2]) and (
-                not port or port in words
-            ):
+            if any(Path(word).name == program for word in words[:2]):
                 found.append(int(folder.name))
         return found
 
