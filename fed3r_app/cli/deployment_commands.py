@@ -112,10 +112,14 @@ def run(options: argparse.Namespace) -> int:
     The exit code is 0 only if the run completed. The summary is printed where the
     results can be seen from here.
     """
-    before = _latest_summary()
+    _, before = _latest_run()
     with args.app_folder(options.app) as app:
         args.connection(options).run(app, options.run_config)
-    _show_newer_than(before)
+    directory, written = _latest_run()
+    if written and written != before:
+        args.print_summary(directory)
+    else:
+        print("The results are where the ServerApp runs: its output-dir.")
     return 0
 
 
@@ -170,20 +174,8 @@ def check_port(port: int | None) -> None:
             ) from error
 
 
-def _latest_run() -> RunDirectory:
-    return RunDirectory((output_directory() / LATEST).resolve())
-
-
-def _latest_summary() -> tuple[Path, int]:
-    """Return where the last run's summary is, and when it was written; 0: never."""
-    path = _latest_run().summary_path
-    return path, path.stat().st_mtime_ns if path.is_file() else 0
-
-
-def _show_newer_than(before: tuple[Path, int]) -> None:
-    """Print the summary of the run that has just ended, where its files are at hand."""
-    run = _latest_run()
-    if _latest_summary() == before or not run.summary_path.is_file():
-        print("The results are where the ServerApp runs: its output-dir.")
-        return
-    args.print_summary(run)
+def _latest_run() -> tuple[RunDirectory, tuple[Path, int] | None]:
+    """Return the last run, and where and when its summary was written, if it was."""
+    run = RunDirectory((output_directory() / LATEST).resolve())
+    path = run.summary_path
+    return run, (path, path.stat().st_mtime_ns) if path.is_file() else None

@@ -115,5 +115,7 @@ def _mark_last(axes: Axes, metrics: Sequence[Values]) -> None:
     """Write the last accuracy above its point."""
     x, y = number_of(metrics[-1], "round"), number_of(metrics[-1], "accuracy")
     if x is not None and y is not None:
-        look = {"textcoords": "offset points", "ha": "right", "color": _BLUE}
-        axes.annotate(format_percent(y), (x, y), (0, 6), **look)
+        text, above = format_percent(y), (0, 6)
+        axes.annotate(
+            text, (x, y), above, textcoords="offset points", ha="right", color=_BLUE
+        )

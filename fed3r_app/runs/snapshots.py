@@ -121,12 +121,11 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint in a file, bit for bit as it was saved."""
     tensors, about = read_tensors(path, CHECKPOINT, {1: upgrade_settings})
-    groups: dict[str, Named] = {group: {} for group in _GROUPS}
+    about |= {"clients": tuple(about.get("clients", ())), **{g: {} for g in _GROUPS}}
     for key, value in tensors.items():
         group, _, name = key.partition("/")
-        groups[group][name] = value
-    about["clients"] = tuple(about.get("clients", ()))
-    return Checkpoint(**groups, **about)
+        about[group][name] = value
+    return Checkpoint(**about)
 
 
 def _about(saved: Snapshot | Checkpoint, *tensors: str) -> dict[str, object]:

@@ -59,7 +59,8 @@ class Control(Health):
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("certificates")
-    make_certificates(folder, ["127.0.0.1"], [])
+    for each in (folder, folder / "other"):
+        make_certificates(each, ["127.0.0.1"], [])
     return folder
 
 
@@ -138,50 +139,32 @@ def test_what_flower_says_of_a_run_it_does_not_start_is_passed_on(
     assert "pyproject.toml" in line
 
 
-def test_the_host_is_not_known(sentence: Any) -> None:
-    line = sentence("check", "no-such-host.invalid:8000")
-    assert "the host is not known" in line
-
-
-def test_the_certificate_is_signed_by_somebody_else(
-    serve: Any, tmp_path: Path, sentence: Any
+@pytest.mark.parametrize(
+    ("host", "server", "authority", "reason"),
+    [
+        ("no-such-host.invalid", {}, None, "the host is not known"),
+        ("127.0.0.1", {"tls": True}, "other/ca.crt", "is not signed by {authority}"),
+        ("localhost", {"tls": True}, "ca.crt", "does not name localhost. Make one wit"),
+        ("127.0.0.1", {"tls": True}, None, "it speaks TLS only"),
+        ("127.0.0.1", {}, "ca.crt", "does not speak TLS. Was it started with --insec"),
+        ("127.0.0.1", {}, "none.crt", "with a PEM certificate, got {authority}"),
+        ("127.0.0.1", {}, "server.key", "with a PEM certificate, got {authority}"),
+        ("127.0.0.1", {"handler": NotFlower}, None, "not as a SuperLink (status 404)"),
+    ],
+)
+def test_why_there_is_no_connection(
+    serve: Any,
+    sentence: Any,
+    certificates: Path,
+    host: str,
+    server: Any,
+    authority: str | None,
+    reason: str,
 ) -> None:
-    make_certificates(tmp_path / "other", ["127.0.0.1"], [])
-    other = tmp_path / "other" / "ca.crt"
-    line = sentence("check", serve(tls=True), "--root-certificates", str(other))
-    assert f"its certificate is not signed by {other}" in line
-
-
-def test_the_certificate_names_another_host(
-    serve: Any, certificates: Any, sentence: Any
-) -> None:
-    address = serve(tls=True).replace("127.0.0.1", "localhost")
-    authority = str(certificates / "ca.crt")
-    line = sentence("check", address, "--root-certificates", authority)
-    assert "its certificate does not name localhost. Make one with --host" in line
-
-
-def test_one_side_speaks_tls_and_the_other_does_not(
-    serve: Any, certificates: Any, sentence: Any
-) -> None:
-    assert "it speaks TLS only" in sentence("check", serve(tls=True))
-    authority = str(certificates / "ca.crt")
-    line = sentence("check", serve(), "--root-certificates", authority)
-    assert "it does not speak TLS. Was it started with --insecure?" in line
-
-
-def test_the_authority_is_no_certificate(
-    serve: Any, tmp_path: Path, sentence: Any
-) -> None:
-    for path in (tmp_path / "none.crt", tmp_path / "empty.crt"):
-        line = sentence("check", serve(), "--root-certificates", str(path))
-        assert f"must be a file with a PEM certificate, got {path}" in line
-        (tmp_path / "empty.crt").write_text("no certificate")
-
-
-def test_something_else_answers(serve: Any, sentence: Any) -> None:
-    line = sentence("check", serve(NotFlower))
-    assert "it answers, but not as a SuperLink (status 404)" in line
+    address = serve(**server).replace("127.0.0.1", host)
+    path = certificates / (authority or "")
+    options = ["--root-certificates", path] if authority else []
+    assert reason.format(authority=path) in sentence("check", address, *options)
 
 
 @pytest.mark.parametrize("address", ["superlink", ":8000", "superlink:port", "a:70000"])
