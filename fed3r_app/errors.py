@@ -1,4 +1,4 @@
-"""The error of a run that can't go on."""
+"""The error of a run that can't continue."""
 
 
 class RunError(RuntimeError):

@@ -11,13 +11,7 @@ _SECONDS = 5.0
 
 
 class Progress:
-    """Logs how much is done, not more often than every few seconds.
-
-    Parameters
-    ----------
-    what : str
-        What is counted.
-    """
+    """Logs how much is done, not more often than every few seconds."""
 
     def __init__(self, what: str) -> None:
         self._what = what

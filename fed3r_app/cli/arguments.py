@@ -1,20 +1,25 @@
 """What the commands of `fed3r` share: how they register, and options several have.
 
 A module of commands has a ``Group``; each command is a function that takes the parsed
-options and returns the exit code, under a decorator that describes its arguments.
+options and returns the exit code, under a decorator that describes its arguments. Its
+docstring is what ``--help`` says.
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.report import summary_table
+
+if TYPE_CHECKING:
+    from fed3r_app.deployment.superlink import SuperLink
 
 Commands = argparse._SubParsersAction  # what add_subparsers() returns
 Handler = Callable[[argparse.Namespace], int]
@@ -25,23 +30,24 @@ class Group:
     """The commands of a module, in the order of their definition."""
 
     def __init__(self) -> None:
-        self._commands: list[tuple[str, str, str, tuple[Argument, ...], Handler]] = []
+        self._commands: list[tuple[str, str, tuple[Argument, ...], Handler]] = []
 
     def command(
-        self, name: str, help: str, description: str, *arguments: Argument
+        self, name: str, help: str, *arguments: Argument
     ) -> Callable[[Handler], Handler]:
         """Return a decorator that makes a function the handler of a command."""
 
         def register(handler: Handler) -> Handler:
-            self._commands.append((name, help, description, arguments, handler))
+            self._commands.append((name, help, arguments, handler))
             return handler
 
         return register
 
     def add_to(self, commands: Commands[argparse.ArgumentParser]) -> None:
-        """Add a parser for each command."""
-        for name, help, description, arguments, handler in self._commands:
-            parser = commands.add_parser(name, help=help, description=description)
+        """Add a parser for each command, described by the docstring of its handler."""
+        for name, help, arguments, handler in self._commands:
+            about = inspect.getdoc(handler)
+            parser = commands.add_parser(name, help=help, description=about)
             parser.set_defaults(handler=handler)
             for argument, options in arguments:
                 parser.add_argument(argument, **options)
@@ -72,9 +78,14 @@ def superlink(note: str = "", nargs: str | None = None) -> tuple[Argument, Argum
     )
 
 
-APP = argument(
-    "--app", "folder of the app (default: here, else as installed)", type=Path
-)
+def connection(options: argparse.Namespace) -> SuperLink:
+    """Return the SuperLink that the arguments of ``superlink`` name."""
+    from fed3r_app.deployment.superlink import SuperLink
+
+    return SuperLink(options.address, options.root_certificates)
+
+
+APP = path("--app", "APP", "folder of the app (default: here, else as installed)")
 
 
 def print_summary(run: RunDirectory, *, optional: bool = False) -> None:

@@ -6,14 +6,9 @@ import argparse
 import errno
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
 from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
-
-if TYPE_CHECKING:
-    from fed3r_app.deployment.superlink import SuperLink
-
 
 commands = args.Group()
 
@@ -28,8 +23,6 @@ def _port(text: str) -> int:
 @commands.command(
     "certificates",
     "make certificates and keys for a trial of a deployment",
-    "Make a certificate authority, a certificate for the SuperLink and a key for each "
-    "node, valid for 30 days. For a trial: all keys in one place.",
     args.path("folder", "DIR", "where to write them; made if needed"),
     args.repeated(
         "--host",
@@ -44,7 +37,10 @@ def _port(text: str) -> int:
     ),
 )
 def make_trial(options: argparse.Namespace) -> int:
-    """Write certificates and node keys for a trial, and say what is where."""
+    """Make a certificate authority, a server certificate and a key for each node.
+
+    The certificates are valid for 30 days. For a trial: all keys in one place.
+    """
     from fed3r_app.deployment.certificates import (
         CA_CERTIFICATE,
         DEFAULT_HOSTS,
@@ -69,15 +65,14 @@ def make_trial(options: argparse.Namespace) -> int:
 @commands.command(
     "check",
     "say whether a SuperLink can be reached, and if not, why",
-    "Connect to a SuperLink as a node would, and say what is wrong.",
     *args.superlink(),
     args.argument(
         "--port", "also check that this port is free for a SuperNode here", type=_port
     ),
 )
 def check(options: argparse.Namespace) -> int:
-    """Say that a SuperLink can be reached; raise an OSError that says why not."""
-    superlink = _superlink(options)
+    """Connect to a SuperLink as a node would, and say what is wrong."""
+    superlink = args.connection(options)
     superlink.check()
     check_port(options.port)
     print(f"The SuperLink at {superlink.address} is up.")
@@ -87,13 +82,12 @@ def check(options: argparse.Namespace) -> int:
 @commands.command(
     "register",
     "let nodes connect, by their public keys",
-    "Register nodes with a SuperLink that authenticates them.",
     *args.superlink(),
     args.path("keys", "KEY.pub", nargs="+"),
 )
 def register(options: argparse.Namespace) -> int:
-    """Let nodes connect, by their public keys."""
-    superlink = _superlink(options)
+    """Register nodes with a SuperLink that authenticates them."""
+    superlink = args.connection(options)
     superlink.check()
     for key in options.keys:
         is_new = superlink.register(key)
@@ -104,8 +98,6 @@ def register(options: argparse.Namespace) -> int:
 @commands.command(
     "run",
     "start a run on a SuperLink, follow it, and print its result",
-    "`flwr run --stream`, with an exit code that is 0 only if the run completed, and "
-    "its summary where the results can be seen from here.",
     *args.superlink(),
     args.repeated(
         "--run-config",
@@ -115,24 +107,34 @@ def register(options: argparse.Namespace) -> int:
     args.APP,
 )
 def run(options: argparse.Namespace) -> int:
-    """Run the app on a SuperLink and print its summary."""
-    before = _latest_summary()
+    """Run the app as `flwr run --stream` does, and print its summary.
+
+    The exit code is 0 only if the run completed. The summary is printed where the
+    results can be seen from here.
+    """
+    _, before = _latest_run()
     with args.app_folder(options.app) as app:
-        _superlink(options).run(app, options.run_config)
-    _show_newer_than(before)
+        args.connection(options).run(app, options.run_config)
+    directory, written = _latest_run()
+    if written and written != before:
+        args.print_summary(directory)
+    else:
+        print("The results are where the ServerApp runs: its output-dir.")
     return 0
 
 
 @commands.command(
     "demo-data",
     "write folders of images for a trial of nodes with their own data",
-    "Write the digits as images, in a folder for each node; nodes have partly "
-    "different classes. Folders that hold images already are left alone.",
     args.path("folder", "DIR"),
     args.repeated("--node", "name of a node; repeat it", required=True, default=None),
 )
 def write_demo(options: argparse.Namespace) -> int:
-    """Write the digits as the images of some nodes, and print the digits of each."""
+    """Write the digits as images, in a folder for each node.
+
+    Nodes have partly different classes. Folders that hold images already are left
+    alone.
+    """
     from fed3r_app.deployment.demo_data import write_demo_data
 
     for name, classes in write_demo_data(options.folder, options.node).items():
@@ -143,23 +145,16 @@ def write_demo(options: argparse.Namespace) -> int:
 @commands.command(
     "app",
     "write the app's folder, for `flwr run` and `flwr build`",
-    "Write the installed app as a folder that Flower can bundle.",
     args.path("folder", "DIR", "a new folder"),
 )
 def write_app(options: argparse.Namespace) -> int:
-    """Write the folder of the installed app, for `flwr run` and `flwr build`."""
+    """Write the installed app as a folder that Flower can bundle."""
     from fed3r_app.deployment.processes import INSTALLED_APP, stage_app
 
     if options.folder.exists():
         raise FileExistsError(f"DIR must be a new folder, got {options.folder}.")
     print(f"{stage_app(INSTALLED_APP, options.folder)}: the app, for flwr run")
     return 0
-
-
-def _superlink(options: argparse.Namespace) -> SuperLink:
-    from fed3r_app.deployment.superlink import SuperLink
-
-    return SuperLink(options.address, options.root_certificates)
 
 
 def check_port(port: int | None) -> None:
@@ -179,20 +174,8 @@ def check_port(port: int | None) -> None:
             ) from error
 
 
-def _latest_run() -> RunDirectory:
-    return RunDirectory((output_directory() / LATEST).resolve())
-
-
-def _latest_summary() -> tuple[Path, int]:
-    """Return where the last run's summary is, and when it was written; 0: never."""
-    path = _latest_run().summary_path
-    return path, path.stat().st_mtime_ns if path.is_file() else 0
-
-
-def _show_newer_than(before: tuple[Path, int]) -> None:
-    """Print the summary of the run that has just ended, where its files are at hand."""
-    run = _latest_run()
-    if _latest_summary() == before or not run.summary_path.is_file():
-        print("The results are where the ServerApp runs: its output-dir.")
-        return
-    args.print_summary(run)
+def _latest_run() -> tuple[RunDirectory, tuple[Path, int] | None]:
+    """Return the last run, and where and when its summary was written, if it was."""
+    run = RunDirectory((output_directory() / LATEST).resolve())
+    path = run.summary_path
+    return run, (path, path.stat().st_mtime_ns) if path.is_file() else None

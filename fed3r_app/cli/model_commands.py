@@ -30,7 +30,6 @@ def _positive(text: str) -> int:
 @commands.command(
     "show",
     "print the outcome of a run",
-    "Print the outcome of a run and where its picture is.",
     args.path(
         "run_dir",
         "RUN_DIR",
@@ -50,7 +49,6 @@ def show(options: argparse.Namespace) -> int:
 @commands.command(
     "predict",
     "classify images with the model of a run",
-    "Print a line for each image: its best classes with their scores.",
     args.path("run_dir", "RUN_DIR", "folder of a finished run"),
     args.path("images", "IMAGE", "image files", nargs="+"),
     args.argument(
@@ -62,7 +60,7 @@ def show(options: argparse.Namespace) -> int:
     ),
 )
 def predict(options: argparse.Namespace) -> int:
-    """Print the best classes of each image; one that can't be read is passed over."""
+    """Print a line for each image: its best classes with their scores."""
     # torch takes seconds to import: `fed3r show` does without it.
     from fed3r_app.runs.model_file import load_model, saved_backbone
 
@@ -73,7 +71,7 @@ def predict(options: argparse.Namespace) -> int:
         try:
             scores = model.scores(_features(backbone, path))[0]
         except (OSError, ValueError) as error:
-            failed = fail(error)
+            failed = fail(error)  # and the others are classified
         else:
             print(f"{path}: {_best(model, scores, options.top)}", flush=True)
     return failed
@@ -99,8 +97,7 @@ def _features(backbone: Backbone, path: Path) -> Tensor:
 
     if not path.is_file():
         raise FileNotFoundError(f"{path} must be an image file, got no file there.")
-    image = FileImages(Path(), [str(path)], [0])
-    device = resolve_device("auto")
+    image, device = FileImages(Path(), [str(path)], [0]), resolve_device("auto")
     return extract_features(backbone, image, np.array([0]), device=device)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,9 +26,7 @@ _SEES_RUN = "; its ServerApps must see RUN_DIR at the same place"
 
 @commands.command(
     "add",
-    "add clients that have come since to the sums of a run",
-    "Go on with a run: ask the clients that are connected and not yet in its sums, add "
-    "them, and solve again.",
+    "add clients that have come since to the statistics of a run",
     *(_RUN_DIR, *args.superlink(_SEES_RUN), args.APP),
     args.repeated(
         "--readmit",
@@ -36,40 +35,42 @@ _SEES_RUN = "; its ServerApps must see RUN_DIR at the same place"
     ),
 )
 def add_clients(options: argparse.Namespace) -> int:
-    """Ask the clients that are connected and not yet in the statistics; add them."""
-    from fed3r_app.runs.state import readmit
+    """Resume a run with the clients that are not yet in its statistics.
 
+    Those that are connected are asked and added, and the classifier is solved again.
+    """
     directory = _directory(options)
     with directory.locked():
         run = _open(directory)
         run.check_can_change()
         for client in options.readmit:
-            run.snapshot = readmit(run.state, run.snapshot, client)
+            run.readmit(client)
     return _start(directory, options)
 
 
 @commands.command(
     "forget",
-    "take a client out of the sums of a run, exactly",
-    "Subtract a client's statistics from the sums and solve again: the classifier of a "
-    "run that never had it. Where contributions were kept, nobody is asked; else that "
-    "client is, once more, and must have the same data.",
+    "take a client out of the statistics of a run, exactly",
     *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN, nargs="?"), args.APP),
 )
 def forget(options: argparse.Namespace) -> int:
-    """Subtract a client's statistics: what was kept, or what it sends again."""
+    """Subtract a client's statistics from those of a run, and solve again.
+
+    The result is the classifier of a run that never had that client. Where
+    contributions were kept, no client is asked; else that client is, once more, and
+    must have the same data.
+    """
     directory, client = _directory(options), options.client
     with directory.locked():
         run = _open(directory)
         run.check_can_change()
-        done = client in run.snapshot.forgotten
-        if not done:
+        if client not in run.snapshot.forgotten:
             run.check_counts(client)
             contribution = run.state.kept(run.snapshot, client)
             if contribution is not None:
                 run.forget(client, contribution)
-                done = True
-        if done:  # also after a crash between the statistics and the model
+        # Also after a crash between the statistics and the model.
+        if client in run.snapshot.forgotten:
             run.write_model()
             print(f"Client {client} is forgotten.")
             args.print_summary(directory, optional=True)
@@ -85,19 +86,19 @@ def forget(options: argparse.Namespace) -> int:
 @commands.command(
     "replace",
     "put what a client has now in the place of what it had",
-    "Ask a client for its statistics and put them in the place of those in the sums, "
-    "which must have been kept (keep-contributions).",
     *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN), args.APP),
 )
 def replace(options: argparse.Namespace) -> int:
-    """Put what a client has now in the place of what it had."""
+    """Ask a client for its statistics, which replace those it sent before.
+
+    Those must have been kept (keep-contributions).
+    """
     return _start(_directory(options), options, replace=options.client)
 
 
 @commands.command(
     "solve",
-    "make a new classifier of the sums of a run",
-    "Solve again with another lambda. No client is involved.",
+    "make a new classifier of the statistics of a run",
     _RUN_DIR,
     args.argument(
         "--ridge-lambda",
@@ -112,7 +113,9 @@ def replace(options: argparse.Namespace) -> int:
     ),
 )
 def solve(options: argparse.Namespace) -> int:
-    """Make a new classifier of the statistics of a run; no client is involved."""
+    """Solve again with another lambda. No client is involved."""
+    from fed3r_app.runs.model_file import save_model
+
     directory, output = _directory(options), options.output
     lam = _read_lambda(options.ridge_lambda)
     with directory.locked():
@@ -125,7 +128,8 @@ def solve(options: argparse.Namespace) -> int:
             run.check_is_closed_form()
             model = run.write_model(lam)
         else:
-            model = run.save_model_elsewhere(output, lam)
+            model = run.solve(lam)
+            save_model(output, model)
     if model is None:
         print("No images are left, and so no model.")
         return 0
@@ -140,13 +144,14 @@ def solve(options: argparse.Namespace) -> int:
 
 @commands.command(
     "audit",
-    "check a run's sums against its ledger, kept files and model",
-    "Check that all that a run has saved agrees. Nothing is changed; the exit code is "
-    "1 if anything is wrong.",
+    "check a run's statistics against its ledger, kept files and model",
     _RUN_DIR,
 )
 def audit_run(options: argparse.Namespace) -> int:
-    """Print whether all that a run has saved agrees; return 1 if not."""
+    """Check that all that a run has saved agrees.
+
+    Nothing is changed; the exit code is 1 if anything is wrong.
+    """
     from fed3r_app.runs.audit import audit
     from fed3r_app.runs.saved_run import SavedRun
 
@@ -174,8 +179,6 @@ def _start(
     directory: RunDirectory, options: argparse.Namespace, **settings: str
 ) -> int:
     """Resume a run on a SuperLink, with some settings changed; show the outcome."""
-    from fed3r_app.deployment.superlink import SuperLink
-
     config = directory.read_config() | {
         "output-dir": str(directory.path.parent),
         "run-name": directory.path.name,
@@ -183,7 +186,7 @@ def _start(
         "wait-for": 0,  # clients that are connected; the others are in the snapshot
         **settings,
     }
-    superlink = SuperLink(options.address, options.root_certificates)
+    superlink = args.connection(options)
     with tempfile.TemporaryDirectory() as folder, args.app_folder(options.app) as app:
         path = Path(folder) / "run-config.toml"
         path.write_text(tomli_w.dumps(config), "utf-8")
@@ -196,10 +199,7 @@ def _read_lambda(text: str) -> float | str:
     """Return the number in --ridge-lambda, or auto."""
     if text == "auto":
         return text
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise ValueError(f"--ridge-lambda must be auto or a number > 0, got {text!r}.")
-    return value
+    with suppress(ValueError):
+        if 0 < float(text) < float("inf"):
+            return float(text)
+    raise ValueError(f"--ridge-lambda must be auto or a number > 0, got {text!r}.")

@@ -7,7 +7,6 @@ for production: there every key is made where it stays (docs/deployment.md).
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -15,8 +14,14 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
@@ -24,7 +29,13 @@ SERVER_CERTIFICATE, SERVER_KEY = "server.crt", "server.key"
 SUPEREXEC_SECRET = "superexec.secret"
 NODES = "nodes"
 DEFAULT_HOSTS = ("localhost", "127.0.0.1", "superlink")
-_PEM = serialization.Encoding.PEM
+_AUTHORITY = "Fed3R trial CA"
+_PEM, _CURVE = Encoding.PEM, ec.SECP384R1()
+_CRITICAL = (x509.BasicConstraints, x509.KeyUsage)
+_OTHER_USES = (
+    *("content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "encipher_only", "decipher_only"),
+)
 
 
 def make_certificates(
@@ -32,19 +43,10 @@ def make_certificates(
 ) -> None:
     """Write a certificate authority, a server certificate and a key for each node.
 
-    The SuperExec, which runs the ServerApps, shares a secret with the SuperLink.
-
-    Parameters
-    ----------
-    folder : Path
-        Must not hold certificates yet: new ones would lock out all nodes that
-        trust the old.
-    hosts : Sequence[str]
-        Names and addresses under which the SuperLink is reached.
-    nodes : Sequence[str]
-        Names of the SuperNodes; each gets ``nodes/<name>`` and ``nodes/<name>.pub``.
-    days : int
-        How long the certificates are valid.
+    The SuperLink is reached under the names and addresses in ``hosts``. Each node gets
+    ``nodes/<name>`` and ``nodes/<name>.pub``. The SuperExec, which runs the ServerApps,
+    shares a secret with the SuperLink. A folder that holds certificates is refused: new
+    ones would lock out all nodes that trust the old.
     """
     _check_names(nodes)
     alternative_names = [_alternative_name(host) for host in hosts]
@@ -56,11 +58,13 @@ def make_certificates(
             "Choose another folder, remove this one, or keep them with --keep."
         )
     (folder / NODES).mkdir(parents=True, exist_ok=True)
-    ca_key, server_key = _new_key(), _new_key()
-    ca = _authority(ca_key, days)
-    server = _server(server_key, alternative_names, ca, ca_key, days)
-    _write_private(folder / CA_KEY, _pem(ca_key))
-    _write_private(folder / SERVER_KEY, _pem(server_key))
+    ca_key, server_key = (ec.generate_private_key(_CURVE) for _ in range(2))
+    ca = _certificate(_AUTHORITY, ca_key, ca_key, days)
+    server = _certificate(
+        "Fed3R SuperLink", server_key, ca_key, days, alternative_names
+    )
+    _write_private(folder / CA_KEY, _pem(ca_key, PrivateFormat.PKCS8))
+    _write_private(folder / SERVER_KEY, _pem(server_key, PrivateFormat.PKCS8))
     _write_private(folder / SUPEREXEC_SECRET, secrets.token_bytes(32))
     (folder / SERVER_CERTIFICATE).write_bytes(server.public_bytes(_PEM))
     for name in nodes:
@@ -71,12 +75,7 @@ def make_certificates(
 def keep_certificates(folder: Path, nodes: Sequence[str]) -> list[str]:
     """Make keys for the nodes that have none; return their names.
 
-    Parameters
-    ----------
-    folder : Path
-        Holds certificates; one that has expired is a ValueError.
-    nodes : Sequence[str]
-        Names of the SuperNodes; keys that are there stay.
+    Certificates in the folder that have expired are a ValueError.
     """
     _check_names(nodes)
     for path in (folder / CA_CERTIFICATE, folder / SERVER_CERTIFICATE):
@@ -104,33 +103,23 @@ def _check_names(nodes: Sequence[str]) -> None:
         raise ValueError(f"--node must name each node once, got {', '.join(nodes)}.")
 
 
-def _new_key() -> ec.EllipticCurvePrivateKey:
-    return ec.generate_private_key(ec.SECP384R1())
-
-
-def _pem(
-    key: ec.EllipticCurvePrivateKey,
-    form: serialization.PrivateFormat = serialization.PrivateFormat.PKCS8,
-) -> bytes:
-    return key.private_bytes(_PEM, form, serialization.NoEncryption())
+def _pem(key: ec.EllipticCurvePrivateKey, form: PrivateFormat) -> bytes:
+    return key.private_bytes(_PEM, form, NoEncryption())
 
 
 def _write_node_keys(folder: Path, name: str) -> None:
     """Write the pair of keys that ``ssh-keygen -t ecdsa -b 384`` would."""
-    key = _new_key()
-    public = key.public_key().public_bytes(
-        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
-    )
-    _write_private(folder / name, _pem(key, serialization.PrivateFormat.OpenSSH))
+    key = ec.generate_private_key(_CURVE)
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    _write_private(folder / name, _pem(key, PrivateFormat.OpenSSH))
     (folder / f"{name}.pub").write_bytes(public + f" {name}\n".encode())
 
 
 def _write_private(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read, from its first byte on."""
     path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
+    path.touch(0o600, exist_ok=False)
+    path.write_bytes(content)
 
 
 def _alternative_name(host: str) -> x509.GeneralName:
@@ -145,63 +134,45 @@ def _alternative_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _builder(
-    subject: str, issuer: x509.Name | None, key: ec.EllipticCurvePrivateKey, days: int
-) -> x509.CertificateBuilder:
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
-    now = datetime.now(UTC)
-    public = key.public_key()
-    return (
+def _certificate(
+    subject: str,
+    key: ec.EllipticCurvePrivateKey,
+    ca_key: ec.EllipticCurvePrivateKey,
+    days: int,
+    hosts: Sequence[x509.GeneralName] = (),
+) -> x509.Certificate:
+    """Return the authority's own certificate, or one for hosts, which it signs."""
+    is_ca, public, now = key is ca_key, key.public_key(), datetime.now(UTC)
+    extensions: list[x509.ExtensionType] = [
+        x509.SubjectKeyIdentifier.from_public_key(public),
+        x509.BasicConstraints(ca=is_ca, path_length=0 if is_ca else None),
+        x509.KeyUsage(
+            digital_signature=not is_ca,
+            key_cert_sign=is_ca,
+            crl_sign=is_ca,
+            **dict.fromkeys(_OTHER_USES, False),
+        ),
+    ]
+    if not is_ca:
+        issuer = ca_key.public_key()
+        extensions += [
+            x509.SubjectAlternativeName(hosts),
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]),
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer),
+        ]
+    builder = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(issuer or name)
+        .subject_name(_name(subject))
+        .issuer_name(_name(_AUTHORITY))
         .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))  # clocks differ
         .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), False)
     )
+    for extension in extensions:
+        builder = builder.add_extension(extension, isinstance(extension, _CRITICAL))
+    return builder.sign(ca_key, hashes.SHA384())
 
 
-def _authority(key: ec.EllipticCurvePrivateKey, days: int) -> x509.Certificate:
-    return (
-        _builder("Fed3R trial CA", None, key, days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), True)
-        .add_extension(_key_usage(signs_certificates=True), True)
-        .sign(key, hashes.SHA384())
-    )
-
-
-def _server(
-    key: ec.EllipticCurvePrivateKey,
-    hosts: list[x509.GeneralName],
-    ca: x509.Certificate,
-    ca_key: ec.EllipticCurvePrivateKey,
-    days: int,
-) -> x509.Certificate:
-    ca_public = ca_key.public_key()
-    return (
-        _builder("Fed3R SuperLink", ca.subject, key, days)
-        .add_extension(x509.SubjectAlternativeName(hosts), False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), True)
-        .add_extension(_key_usage(signs_certificates=False), True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_public), False
-        )
-        .sign(ca_key, hashes.SHA384())
-    )
-
-
-def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])

@@ -17,14 +17,8 @@ def write_demo_data(folder: Path, nodes: Sequence[str]) -> dict[str, list[str]]:
     """Return the classes of each node, its images written to ``<folder>/<node>``.
 
     Every digit is held by two neighbouring nodes, half of its images each: classes
-    overlap and differ, and no image is anywhere twice.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the nodes' folders are; one that holds images already is left alone.
-    nodes : Sequence[str]
-        Their names.
+    overlap and differ, and no image is anywhere twice. A folder that holds images
+    already is left alone.
     """
     for name in nodes:
         if not re.fullmatch(r"\w[\w.-]*", name):

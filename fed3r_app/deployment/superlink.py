@@ -43,18 +43,10 @@ def flower_environment(home: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SuperLink:
-    """Where a SuperLink is, and how to know it.
+    """Where a SuperLink is, and how to know it."""
 
-    Parameters
-    ----------
-    address : str
-        HOST:PORT.
-    root_certificates : Path or None
-        The authority that signed its certificate; None: it runs without TLS.
-    """
-
-    address: str
-    root_certificates: Path | None = None
+    address: str  # HOST:PORT
+    root_certificates: Path | None = None  # who signed its certificate; None: no TLS
 
     def __post_init__(self) -> None:
         host, _, port = self.address.rpartition(":")
@@ -64,14 +56,10 @@ class SuperLink:
             )
 
     @property
-    def host(self) -> str:
-        """Its name or address."""
-        return self.address.rpartition(":")[0].strip("[]")
-
-    @property
-    def port(self) -> int:
-        """Its port."""
-        return int(self.address.rpartition(":")[2])
+    def _place(self) -> tuple[str, int]:
+        """Host and port."""
+        host, _, port = self.address.rpartition(":")
+        return host.strip("[]"), int(port)
 
     def check(self) -> None:
         """Raise an OSError whose sentence says why there is no connection, if so."""
@@ -84,10 +72,7 @@ class SuperLink:
     def status(self, **which: int) -> str:
         """Return the status of a run, such as ``finished:completed``.
 
-        Parameters
-        ----------
-        **which : int
-            ``run_id``, or ``limit=1`` for the last run.
+        It is the run of a ``run_id``, or the last one with ``limit=1``.
         """
         # Not with `flwr ls`, which takes seconds to start.
         from flwr.proto.control_pb2 import ListRunsRequest
@@ -101,11 +86,11 @@ class SuperLink:
 
     def write_config(self, home: Path) -> None:
         """Write the config of Flower's command line, with this SuperLink as default."""
-        connection: dict[str, str | bool] = {"address": self.address}
-        if self.root_certificates:
-            connection["root-certificates"] = str(self.root_certificates.absolute())
-        else:
-            connection["insecure"] = True
+        root = self.root_certificates
+        tls = (
+            {"root-certificates": str(root.absolute())} if root else {"insecure": True}
+        )
+        connection = {"address": self.address, **tls}
         config = {"superlink": {"default": _CONNECTION, _CONNECTION: connection}}
         home.mkdir(parents=True, exist_ok=True)
         (home / "config.toml").write_text(tomli_w.dumps(config), "utf-8")
@@ -119,15 +104,7 @@ class SuperLink:
             raise RunError(f"Run {run} did not complete: {status}; see above.")
 
     def start(self, app: Path, run_config: Sequence[str]) -> int:
-        """Return the id of a run that was started.
-
-        Parameters
-        ----------
-        app : Path
-            The app's folder.
-        run_config : Sequence[str]
-            Settings as ``flwr run`` takes them: ``key=value key2="text"``.
-        """
+        """Start an app with settings as in ``flwr run``; return the id of the run."""
         if not (app / "pyproject.toml").is_file():
             raise FileNotFoundError(
                 f"--app must be the app's folder, got {app} without pyproject.toml."
@@ -177,13 +154,12 @@ class SuperLink:
 
     def _was_unregistered(self, public_key: Path) -> bool:
         """Return whether the node with that key was taken out again."""
-        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import load_ssh_public_key
         from flwr.proto.control_pb2 import ListNodesRequest
+        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
-        key = serialization.load_ssh_public_key(public_key.read_bytes())
-        pem = key.public_bytes(  # as Flower keeps it
-            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-        )
+        key: Any = load_ssh_public_key(public_key.read_bytes())
+        pem = public_key_to_bytes(key)  # as Flower keeps it
         with self._control() as control:
             nodes = control.ListNodes(ListNodesRequest()).nodes_info
         return any(n.public_key == pem and n.status == "unregistered" for n in nodes)
@@ -211,7 +187,7 @@ class SuperLink:
             client.close()
 
     def _flwr(self, *arguments: str, **pipes: Any) -> subprocess.CompletedProcess[str]:
-        """Call Flower's command line with this SuperLink as default; return how."""
+        """Call Flower's command line with this SuperLink as default."""
         with tempfile.TemporaryDirectory() as home:
             self.write_config(Path(home))
             environment = flower_environment(Path(home))
@@ -231,7 +207,7 @@ class SuperLink:
             ) from error
 
     def _ask_for_health(self, tls: ssl.SSLContext | None) -> None:
-        place, timeout = (self.host, self.port), _TIMEOUT_SECONDS
+        place, timeout = self._place, _TIMEOUT_SECONDS
         with closing(
             HTTPSConnection(*place, timeout=timeout, context=tls)
             if tls
@@ -243,12 +219,8 @@ class SuperLink:
             raise OSError(f"it answers, but not as a SuperLink (status {status})")
 
     def _speaks_tls(self) -> bool:
-        any_server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        any_server.check_hostname, any_server.verify_mode = False, ssl.CERT_NONE
-        try:
-            address = (self.host, self.port)
-            with socket.create_connection(address, _TIMEOUT_SECONDS) as plain:
-                any_server.wrap_socket(plain).close()
+        try:  # without a check of the certificate
+            ssl.get_server_certificate(self._place, timeout=_TIMEOUT_SECONDS)
         except OSError:
             return False
         return True
@@ -269,9 +241,10 @@ class SuperLink:
 
     def _distrust(self, error: ssl.SSLCertVerificationError) -> str:
         if error.verify_code in (_HOSTNAME_MISMATCH, _IP_MISMATCH):
+            host, _ = self._place
             return (
-                f"its certificate does not name {self.host}. Make one with --host "
-                f"{self.host}, or use a name it has."
+                f"its certificate does not name {host}. Make one with --host {host}, "
+                "or use a name it has."
             )
         if error.verify_code == _EXPIRED:
             return "its certificate has expired. Make new ones."

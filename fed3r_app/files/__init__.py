@@ -10,7 +10,7 @@ import json
 import math
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -22,22 +22,15 @@ from filelock import FileLock, Timeout
 def file_lock(file: Path, refusal: str) -> Iterator[None]:
     """Hold the lock of a file; it ends with the process, however that ends.
 
-    Parameters
-    ----------
-    file : Path
-        Made if it is not there, and for the lock alone: it may be emptied.
-    refusal : str
-        The sentence of the OSError if another process holds the lock.
+    The file is for the lock alone: it may be emptied. If another process holds the
+    lock, ``refusal`` is the sentence of the OSError.
     """
-    lock = FileLock(file, timeout=0)
     try:
-        lock.acquire()
+        lock = FileLock(file, timeout=0).acquire()
     except Timeout as error:
         raise OSError(refusal) from error
-    try:
+    with lock:
         yield
-    finally:
-        lock.release()
 
 
 def append_line(
@@ -63,27 +56,28 @@ def read_lines(path: Path) -> list[dict[str, object]]:
     if not path.exists():
         return []
     # Only a newline ends a line: names may hold other separators.
-    lines = path.read_text("utf-8", errors="replace").split("\n")
-    if not lines[-1]:
-        lines.pop()
-    parsed = [parse_object(line) for line in lines]
-    if parsed and parsed[-1] is None:
-        parsed.pop()
-    if None in parsed:
-        raise ValueError(
-            f"{path} line {parsed.index(None) + 1} must be a JSON object, got "
-            "something else. Is the file damaged?"
-        )
-    return [values for values in parsed if values is not None]
+    lines = path.read_text("utf-8", errors="replace").removesuffix("\n").split("\n")
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(parse_object(line, f"{path} line {number}"))
+        except ValueError:
+            if number < len(lines):
+                raise
+    return found
 
 
-def parse_object(text: str) -> dict[str, object] | None:
-    """Return the JSON object in a text, or None where there is none."""
+def parse_object(text: str, where: str) -> dict[str, object]:
+    """Return the JSON object in a text."""
     try:
         value = json.loads(text)
     except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
+        value = None
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"{where} must be a JSON object, got something else. Is the file damaged?"
+        )
+    return value
 
 
 def plain(value: object) -> object:
@@ -125,3 +119,15 @@ def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def replace_by_link(path: Path, make_link: Callable[[Path], None]) -> None:
+    """Let a path be a link; a system without links does without."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        make_link(temporary)
+        os.replace(temporary, path)
+    except OSError:
+        pass
+    finally:  # still there, too, if both names stood for the same file
+        temporary.unlink(missing_ok=True)

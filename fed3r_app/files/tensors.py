@@ -39,22 +39,13 @@ def write_tensors(
 ) -> None:
     """Write tensors and what JSON can say about them to one file, atomically.
 
-    Parameters
-    ----------
-    path : Path
-        File to write or replace.
-    kind : str
-        What the file is, and ", version N" at the end.
-    tensors : mapping from str to Tensor
-        On any device.
-    about : mapping
-        Values that JSON can hold.
+    ``kind`` says what the file is, with ", version N" at the end.
     """
     stored = {
         name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()
     }
-    checksum = _checksum(kind, stored, about)
-    metadata = {"kind": kind, "about": json.dumps(about), "checksum": checksum}
+    metadata = {"kind": kind, "about": json.dumps(about)}
+    metadata["checksum"] = _checksum(kind, stored, about)
     write_atomically(path, safetensors.torch.save(stored, metadata))
 
 
@@ -63,14 +54,8 @@ def read_tensors(
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors of a file of that kind, and what it says about them.
 
-    Parameters
-    ----------
-    path : Path
-        File that `write_tensors` wrote.
-    kind : str
-        What it must be, in the version of today.
-    upgrades : mapping
-        From an earlier version to what turns its words into those of the next one.
+    ``kind`` is that of today; ``upgrades[N]`` turns what version N says about the
+    tensors into what the next one does.
     """
     upgrades = upgrades or {}
     try:
@@ -126,12 +111,10 @@ def _checksum(
     kind: str, tensors: Mapping[str, Tensor], about: Mapping[str, object]
 ) -> str:
     """Return a digest of all that a file holds."""
-    shapes = [
-        (name, str(tensor.dtype), list(tensor.shape))
-        for name, tensor in sorted(tensors.items())
-    ]
+    ordered = sorted(tensors.items())
+    shapes = [(name, str(value.dtype), list(value.shape)) for name, value in ordered]
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps([kind, about, shapes], sort_keys=True).encode())
-    for _, tensor in sorted(tensors.items()):
-        digest.update(tensor.numpy().data)
+    for _, value in ordered:
+        digest.update(value.numpy().data)
     return digest.hexdigest()

@@ -43,25 +43,14 @@ def save_contribution(
     present = {class_names[c]: c for c in unpack_contribution(record).classes.tolist()}
     about = {"client": client, "digest": digest, "classes": present}
     folder.mkdir(exist_ok=True)
-    write_tensors(
-        contribution_path(folder, client, digest), CONTRIBUTION, tensors, about
-    )
+    path = contribution_path(folder, client, digest)
+    write_tensors(path, CONTRIBUTION, tensors, about)
 
 
 def load_contribution(
     folder: Path, client: str, digest: str, class_names: Sequence[str]
 ) -> Contribution | None:
-    """Return a contribution that was kept, its labels as in ``class_names``, or None.
-
-    Parameters
-    ----------
-    folder : Path
-        Where the contributions of a run are.
-    client, digest : str
-        Which one.
-    class_names : sequence of str
-        The label space of the statistics it is part of.
-    """
+    """Return a kept contribution, its labels as in ``class_names``, or None."""
     path = contribution_path(folder, client, digest)
     if not path.is_file():
         return None
@@ -74,11 +63,10 @@ def load_contribution(
     contribution = unpack_contribution(record)
     places = {name: place for place, name in enumerate(class_names)}
     moved = {index: places[name] for name, index in about["classes"].items()}
-    if contribution.num_classes == len(class_names) and all(
-        index == place for index, place in moved.items()
-    ):
-        return contribution
-    return contribution.relabelled(moved, len(class_names))
+    is_moved = any(index != place for index, place in moved.items())
+    if is_moved or contribution.num_classes != len(class_names):
+        return contribution.relabelled(moved, len(class_names))
+    return contribution
 
 
 def drop_contributions_except(folder: Path, contributions: Mapping[str, str]) -> None:
@@ -91,10 +79,5 @@ def leftover_contributions(
     folder: Path, contributions: Mapping[str, str]
 ) -> list[Path]:
     """Return the files of contributions that are not among those given."""
-    wanted = {
-        contribution_path(folder, client, digest)
-        for client, digest in contributions.items()
-    }
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if path not in wanted)
+    wanted = {contribution_path(folder, *each) for each in contributions.items()}
+    return sorted(set(folder.iterdir()) - wanted) if folder.is_dir() else []

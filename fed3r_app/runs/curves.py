@@ -32,15 +32,8 @@ def import_matplotlib() -> None:
 def plot_curves(metrics: Sequence[Values], path: Path, title: str) -> None:
     """Write a PNG of the accuracy against rounds, uploaded bytes and FLOPs.
 
-    Parameters
-    ----------
-    metrics : sequence of mappings
-        The lines of metrics.jsonl; bytes and FLOPs are those up to that round. Lines
-        without an accuracy are passed over.
-    path : Path
-        File to write or replace.
-    title : str
-        Heading of the picture.
+    ``metrics`` are the lines of metrics.jsonl; bytes and FLOPs are those up to that
+    round. Lines without an accuracy are passed over.
     """
     # The object interface: no global state, no display, safe in any thread.
     from matplotlib.backends.backend_agg import FigureCanvasAgg

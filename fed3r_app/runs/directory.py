@@ -9,12 +9,10 @@ import json
 import os
 import re
 import tempfile
-import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import chain, count
 from pathlib import Path
 from typing import cast
 
@@ -25,6 +23,7 @@ from fed3r_app.files import (
     parse_object,
     plain,
     read_lines,
+    replace_by_link,
     write_atomically,
 )
 from fed3r_app.runs.formats import (
@@ -49,30 +48,46 @@ def output_directory(output_dir: str = "") -> Path:
     return Path(os.path.abspath(Path(chosen).expanduser()))
 
 
+class _File:
+    """The path of a file in the folder of a run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: RunDirectory, owner: type[RunDirectory]) -> Path:
+        return run.path / self._name
+
+
 @dataclass(frozen=True)
 class RunDirectory:
-    """The directory of one run.
-
-    Parameters
-    ----------
-    path : Path
-        Absolute where it comes from `open`; not looked at before a file is wanted.
-    """
+    """The directory of one run, which need not be there before a file is wanted."""
 
     path: Path
 
+    config_path = _File("config.json")  # the run config as it was read
+    metrics_path = _File("metrics.jsonl")  # one JSON line a round
+    summary_path = _File("summary.json")  # the outcome, once the run is through
+    curves_path = _File("curves.png")  # the picture of the metrics
+    model_path = _File("model.safetensors")
+    statistics_path = _File("statistics.safetensors")  # those so far
+    # The ones before those, for the case that the disk damages the last.
+    earlier_statistics_path = _File("statistics.earlier.safetensors")
+    ledger_path = _File("ledger.jsonl")  # who sent what when, and what became of it
+    contributions_path = _File("contributions")  # a folder of those that were kept
+    checkpoint_path = _File("checkpoint.safetensors")  # the fine-tuning's last round
+
     @classmethod
     def open(cls, output_dir: str, run_name: str, resume: bool) -> RunDirectory:
-        """Return the directory of a run, made where needed and linked as `latest`.
+        """Return the absolute directory of a run, made where needed.
 
         Parameters
         ----------
         output_dir : str
-            See `output_directory`.
+            See `output_directory`; `latest` in it is linked to the run.
         run_name : str
             Plain name of the folder; "" for a name made of the time.
         resume : bool
-            Go on with a run that is there, instead of refusing to touch it.
+            Resume a run that is there, instead of refusing to touch it.
         """
         _check_run_name(run_name, resume)
         parent = output_directory(output_dir)
@@ -87,58 +102,11 @@ class RunDirectory:
                 f"output-dir must be a folder that can be written to, got {parent} "
                 f"({error.strerror})."
             ) from error
-        _link_latest(path)
+        replace_by_link(
+            parent / LATEST,
+            lambda link: link.symlink_to(path.name, target_is_directory=True),
+        )
         return cls(path)
-
-    @property
-    def config_path(self) -> Path:
-        """The run config as it was read."""
-        return self.path / "config.json"
-
-    @property
-    def metrics_path(self) -> Path:
-        """One JSON line a round."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def summary_path(self) -> Path:
-        """The outcome; it is there once the run is through."""
-        return self.path / "summary.json"
-
-    @property
-    def curves_path(self) -> Path:
-        """The picture of the metrics."""
-        return self.path / "curves.png"
-
-    @property
-    def model_path(self) -> Path:
-        """The classifier and what its features are made with."""
-        return self.path / "model.safetensors"
-
-    @property
-    def statistics_path(self) -> Path:
-        """The statistics so far."""
-        return self.path / "statistics.safetensors"
-
-    @property
-    def earlier_statistics_path(self) -> Path:
-        """The statistics before those, for the case that the disk damages the last."""
-        return self.path / "statistics.earlier.safetensors"
-
-    @property
-    def ledger_path(self) -> Path:
-        """Who sent what when, and what became of it; one JSON line each."""
-        return self.path / "ledger.jsonl"
-
-    @property
-    def contributions_path(self) -> Path:
-        """Folder of the contributions that were kept."""
-        return self.path / "contributions"
-
-    @property
-    def checkpoint_path(self) -> Path:
-        """The fine-tuning after its last round."""
-        return self.path / "checkpoint.safetensors"
 
     def write_config(self, config: Mapping[str, object]) -> None:
         """Write config.json."""
@@ -147,14 +115,7 @@ class RunDirectory:
     def read_config(self) -> dict[str, str | int | float | bool]:
         """Return config.json."""
         self._check_is_run()
-        text = self.config_path.read_text("utf-8", errors="replace")
-        config = parse_object(text)
-        if config is None:
-            raise ValueError(
-                f"{self.config_path} must be a JSON object, got something else. Is the "
-                "file damaged?"
-            )
-        return upgrade_config(self.config_path, config)
+        return upgrade_config(self.config_path, _read_json(self.config_path))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -165,7 +126,9 @@ class RunDirectory:
             "Wait until it has ended, or end it."
         )
         with file_lock(self.path / ".lock", refusal):
-            self._drop_torn_files()
+            # What a process left that was killed in the middle of writing.
+            for path in self.path.glob(f".*.{'[0-9a-f]' * 32}"):
+                path.unlink(missing_ok=True)
             yield
 
     def write_summary(self, summary: Mapping[str, object]) -> None:
@@ -175,18 +138,17 @@ class RunDirectory:
     def read_summary(self) -> dict[str, object]:
         """Return summary.json."""
         try:
-            text = self.summary_path.read_text("utf-8", errors="replace")
+            summary = _read_json(self.summary_path)
         except (FileNotFoundError, NotADirectoryError) as error:
+            why = "Is this the folder of a run?"
+            if self._has_files():
+                why = (
+                    f"Did the run fail, or is it still going? See {self.metrics_path}."
+                )
             raise FileNotFoundError(
                 f"{self.path} must hold a finished run, got no "
-                f"{self.summary_path.name} there. {self._why_unfinished()}"
+                f"{self.summary_path.name} there. {why}"
             ) from error
-        summary = parse_object(text)
-        if summary is None:
-            raise ValueError(
-                f"{self.summary_path} must be a JSON object, got something else. "
-                "Is the file damaged?"
-            )
         check_format(self.summary_path, summary)
         summary.pop("format", None)
         return summary
@@ -222,27 +184,18 @@ class RunDirectory:
                 f"{name}: {self.path} must hold a run when resume = true, got no "
                 f"{self.config_path.name} there. Set resume = false to begin a run."
             )
-        if not resume and any(path.exists() for path in self._files()):
+        if not resume and self._has_files():
             raise ValueError(
                 f"{name}: {self.path} already holds a run. Choose another run-name "
                 "or set resume = true."
             )
 
-    def _drop_torn_files(self) -> None:
-        """Remove what a process left that was killed in the middle of writing."""
-        for path in self.path.glob(f".*.{'[0-9a-f]' * 32}"):
-            path.unlink(missing_ok=True)
-
-    def _files(self) -> tuple[Path, ...]:
-        models = (self.model_path, self.checkpoint_path)
-        results = (self.summary_path, self.curves_path, self.statistics_path, *models)
-        return (self.config_path, self.metrics_path, self.ledger_path, *results)
-
-    def _why_unfinished(self) -> str:
-        """Return a sentence on what the absence of a summary may mean."""
-        if not any(path.exists() for path in self._files()):
-            return "Is this the folder of a run?"
-        return f"Did the run fail, or is it still going? See {self.metrics_path}."
+    def _has_files(self) -> bool:
+        """Return whether there is any file of a run."""
+        models = (self.model_path, self.checkpoint_path, self.statistics_path)
+        results = (self.summary_path, self.curves_path, *models)
+        begun = (self.config_path, self.metrics_path, self.ledger_path)
+        return any(path.exists() for path in (*begun, *results))
 
 
 def _check_run_name(run_name: str, resume: bool) -> None:
@@ -263,29 +216,18 @@ def _make_folder(parent: Path, run_name: str) -> Path:
     if run_name:
         (parent / run_name).mkdir(exist_ok=True)
         return parent / run_name
-    stamp = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    names = chain([stamp], (f"{stamp}_{number}" for number in count(2)))
-    # Runs begun in the same second: each takes the first name that is free.
-    return next(parent / name for name in names if _make_new(parent / name))
+    stamp, number = datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), 1
+    while True:
+        path = parent / (stamp if number == 1 else f"{stamp}_{number}")
+        try:
+            path.mkdir()
+            return path
+        except FileExistsError:  # a run begun in the same second
+            number += 1
 
 
-def _make_new(path: Path) -> bool:
-    """Make a folder, and return whether it was not there before."""
-    try:
-        path.mkdir()
-    except FileExistsError:
-        return False
-    return True
-
-
-def _link_latest(path: Path) -> None:
-    """Let `latest` beside the run point to it; a system without links does without."""
-    temporary = path.parent / f".{LATEST}-{uuid.uuid4().hex}"
-    try:
-        temporary.symlink_to(path.name, target_is_directory=True)
-        os.replace(temporary, path.parent / LATEST)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+def _read_json(path: Path) -> dict[str, object]:
+    return parse_object(path.read_text("utf-8", errors="replace"), str(path))
 
 
 def _write_json(path: Path, values: Mapping[str, object]) -> None:

@@ -24,49 +24,27 @@ FAILED = "failed"  # it sent none, but an error
 FORGOTTEN = "forgotten"  # they were taken out of the statistics, for good
 READMITTED = "readmitted"  # who was forgotten may be asked again
 LOST = "lost"  # accepted, but the run was stopped before the statistics were saved
-FOUND = "found"  # in the saved sums, though nothing here says so
+FOUND = "found"  # in the saved statistics, though nothing here says so
 _IN, _OUT = (ACCEPTED, REPLACED, FOUND), (FORGOTTEN, LOST)
 _LONGEST_REASON = 500
 
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """One line of the ledger.
-
-    Parameters
-    ----------
-    client : str
-        Its id.
-    outcome : str
-        One of the words above.
-    digest : str
-        Of what went into its statistics; "" where none came.
-    num_samples : int or None
-        Number of its images, where that is known.
-    reason : str
-        Why, where it was not accepted.
-    time : str
-        When, in UTC.
-    """
+    """One line of the ledger."""
 
     client: str
-    outcome: str
-    digest: str = ""
+    outcome: str  # one of the words above
+    digest: str = ""  # of what went into its statistics; "" where none came
     num_samples: int | None = None
-    reason: str = ""
-    time: str = field(
+    reason: str = ""  # why it was not accepted
+    time: str = field(  # in UTC
         default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds")
     )
 
 
 class Ledger:
-    """The ledger in a file.
-
-    Parameters
-    ----------
-    path : Path
-        The file; made by the first line.
-    """
+    """The ledger in a file, which the first line makes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -104,12 +82,8 @@ class Ledger:
     def reconcile(self, contributions: Mapping[str, str], forgotten: set[str]) -> None:
         """Add the lines that a crash kept from being written.
 
-        Parameters
-        ----------
-        contributions : mapping
-            Digest of each client in the saved sums.
-        forgotten : set
-            Clients that were taken out of them.
+        The saved statistics hold ``contributions`` (client: digest); ``forgotten`` are
+        the clients that were taken out of them.
         """
         entries = self.entries()
         standing = standing_entries(entries)

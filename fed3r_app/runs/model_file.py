@@ -21,32 +21,15 @@ _BACKBONE = "backbone/"
 
 @dataclass(frozen=True, eq=False)
 class SavedModel:
-    """A classifier, and how the features it wants are made.
+    """A classifier of C classes, and how the features it wants are made."""
 
-    Parameters
-    ----------
-    classifier : Classifier
-        On the mapped features.
-    class_names : tuple of str
-        Names of the C classes.
-    method : str
-        `method` of the run.
-    ridge_lambda : float or None
-        Penalty that W was solved with; None where there was none.
-    backbone : BackboneSpec
-        Of the features, before any fine-tuning.
-    feature_map : FeatureMap
-        From the backbone's features to those that W is for.
-    backbone_arrays : dict
-        Fine-tuned arrays of the backbone; empty for the pretrained one.
-    """
-
-    classifier: Classifier
+    classifier: Classifier  # on the mapped features
     class_names: tuple[str, ...]
     method: str
-    ridge_lambda: float | None
-    backbone: BackboneSpec
-    feature_map: FeatureMap
+    ridge_lambda: float | None  # what W was solved with; None where there was none
+    backbone: BackboneSpec  # of the features, before any fine-tuning
+    feature_map: FeatureMap  # from the backbone's features to those that W is for
+    # Fine-tuned arrays of the backbone; empty for the pretrained one.
     backbone_arrays: dict[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -110,12 +93,7 @@ def load_model(path: Path) -> SavedModel:
 def saved_backbone(model: SavedModel, feature_dim: int | None = None) -> Backbone:
     """Return the backbone that a model was made with, to the last weight.
 
-    Parameters
-    ----------
-    model : SavedModel
-        Perhaps with fine-tuned arrays.
-    feature_dim : int or None
-        See ``load_backbone``.
+    ``feature_dim`` is that of ``load_backbone``.
     """
     backbone = load_backbone(model.backbone.without_digest(), feature_dim)
     model.backbone.check_same(backbone.spec)

@@ -13,19 +13,25 @@ from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.report import format_bytes, summary_table
 
 Progress = dict[str, int | float]
+_BYTES = (
+    *("upload_bytes", "download_bytes"),
+    *("paper_upload_bytes", "paper_download_bytes"),
+)
+# What a line of log says of a round's values, where they are known.
+_WORDS = {
+    "clients_counted": "{} of {clients} clients counted",
+    "clients_trained": "{} clients trained",
+    "accuracy": "accuracy {:.2%}",
+    "train_loss": "training loss {:.4f}",
+    "ridge_lambda": "lambda {:.3g}",
+}
 
 
 class Recorder:
     """Adds up a run's rounds, bytes, FLOPs and seconds and writes them down.
 
-    Parameters
-    ----------
-    directory : RunDirectory
-        Where to write.
-    num_clients : int
-        K.
-    progress : dict
-        What an earlier part of the run added up; its later metrics are dropped.
+    ``progress`` is what an earlier part of the run added up; its later metrics are
+    dropped.
     """
 
     def __init__(
@@ -34,10 +40,7 @@ class Recorder:
         self._directory = directory
         self._num_clients = num_clients
         self.rounds = int(progress.get("rounds", 0))
-        self._upload_bytes = int(progress.get("upload_bytes", 0))
-        self._download_bytes = int(progress.get("download_bytes", 0))
-        self._paper_upload_bytes = int(progress.get("paper_upload_bytes", 0))
-        self._paper_download_bytes = int(progress.get("paper_download_bytes", 0))
+        self._bytes = {key: int(progress.get(key, 0)) for key in _BYTES}
         # A mean over the clients of then: the sum stays, however many have come since.
         clients_then = progress.get("clients", num_clients)
         flops_then = float(progress.get("flops_per_client", 0.0))
@@ -55,10 +58,9 @@ class Recorder:
         flops: float = 0.0,
     ) -> None:
         """Add real bytes, the paper's bytes, and the paper's FLOPs of all clients."""
-        self._upload_bytes += up
-        self._download_bytes += down
-        self._paper_upload_bytes += paper_up
-        self._paper_download_bytes += paper_down
+        added = (up, down, paper_up, paper_down)
+        for key, number in zip(_BYTES, added, strict=True):
+            self._bytes[key] += number
         self._flops += flops / self._num_clients
 
     def set_clients(self, num_clients: int) -> None:
@@ -71,26 +73,25 @@ class Recorder:
         self.rounds += 1
         line = {"round": self.rounds, **values, **self.costs()}
         self._directory.append_metrics(line)
-        log(INFO, " | ".join([*_words(line, self._num_clients), self._sent()]))
+        words = [
+            text.format(line[key], clients=self._num_clients)
+            for key, text in _WORDS.items()
+            if line.get(key) is not None
+        ]
+        sent = f"{format_bytes(self._bytes['upload_bytes'])} up"
+        log(INFO, " | ".join([f"round {self.rounds}", *words, sent]))
 
     def costs(self) -> Progress:
         """Return all costs so far."""
         return {
-            "upload_bytes": self._upload_bytes,
-            "download_bytes": self._download_bytes,
-            "paper_upload_bytes": self._paper_upload_bytes,
-            "paper_download_bytes": self._paper_download_bytes,
+            **self._bytes,
             "flops_per_client": self._flops,
             "seconds": round(time.monotonic() - self._started, 3),
         }
 
     def progress(self) -> Progress:
         """Return what a resumed run starts from."""
-        return {
-            "rounds": self.rounds,
-            "clients": self._num_clients,
-            **self.costs(),
-        }
+        return {"rounds": self.rounds, "clients": self._num_clients, **self.costs()}
 
     def finish(self, outcome: Mapping[str, object]) -> None:
         """Write the summary and the picture, and show both."""
@@ -105,22 +106,3 @@ class Recorder:
         log(INFO, "\n\n%s\n", summary_table(summary))
         log(INFO, "Results: %s", self._directory.path)
         log(INFO, "Picture: %s", self._directory.curves_path)
-
-    def _sent(self) -> str:
-        return f"{format_bytes(self._upload_bytes)} up"
-
-
-def _words(line: Mapping[str, object], num_clients: int) -> list[str]:
-    """Return what a round's line of log says."""
-    words = [f"round {line['round']}"]
-    if "clients_counted" in line:
-        words.append(f"{line['clients_counted']} of {num_clients} clients counted")
-    if "clients_trained" in line:
-        words.append(f"{line['clients_trained']} clients trained")
-    if line.get("accuracy") is not None:
-        words.append(f"accuracy {line['accuracy']:.2%}")
-    if line.get("train_loss") is not None:
-        words.append(f"training loss {line['train_loss']:.4f}")
-    if line.get("ridge_lambda") is not None:
-        words.append(f"lambda {line['ridge_lambda']:.3g}")
-    return words

@@ -6,14 +6,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 Values = Mapping[str, object]
-
-
 _MAX_LISTED = 8
 
 
 def summary_table(summary: Values) -> str:
     """Return the outcome of a run as aligned lines; what is not known has no line."""
-    rows = [(label, line(summary)) for label, line in _ROWS]
+    rows = [
+        (label, what(summary) if callable(what) else _text(summary, what, form))
+        for label, what, form in _ROWS
+    ]
     known = [(label, text) for label, text in rows if text]
     width = max((len(label) for label, _ in known), default=0)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in known)
@@ -44,6 +45,11 @@ def format_percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
+def first_names(names: Sequence[object], most: int) -> str:
+    """Return some names on one line, and an ellipsis where there are more."""
+    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
+
+
 def number_of(values: Values, key: str) -> float | None:
     """Return a finite number, or None where there is none of that name."""
     value = values.get(key)
@@ -61,41 +67,21 @@ def _scaled(number: float, units: Sequence[str]) -> str:
     return f"{number:.3g} {units[place]}".strip()
 
 
-def _formatted(key: str, form: Callable[[float], str]) -> Callable[[Values], str]:
-    """Return what turns a summary into the text of one of its numbers."""
-
-    def text(summary: Values) -> str:
-        value = number_of(summary, key)
-        return "" if value is None else form(value)
-
-    return text
-
-
-def _listed(key: str) -> Callable[[Values], str]:
-    """Return what turns a summary into the number and the first of some names."""
-
-    def text(summary: Values) -> str:
-        names = summary.get(key)
-        if not isinstance(names, (list, tuple)) or not names:
-            return ""
-        more = ", …" if len(names) > _MAX_LISTED else ""
-        return f"{len(names)}: {', '.join(map(str, names[:_MAX_LISTED]))}{more}"
-
-    return text
-
-
-def _plain(key: str) -> Callable[[Values], str]:
-    return lambda summary: str(summary.get(key) or "")
+def _text(summary: Values, key: str, form: Callable[[float], str] | None) -> str:
+    """Return a number in some form, some names, or a word; "" for what is not known."""
+    value, number = summary.get(key), number_of(summary, key)
+    if isinstance(value, (list, tuple)) and value:
+        return f"{len(value)}: {first_names(value, _MAX_LISTED)}"
+    if form and number is not None:
+        return form(number)
+    return "" if form else str(value or "")
 
 
 def _clients(summary: Values) -> str:
-    counted, clients = (
-        number_of(summary, "clients_counted"),
-        number_of(summary, "clients"),
-    )
-    if counted is None or clients is None:
-        return ""
-    return f"{counted:,.0f} of {clients:,.0f}"
+    counted = number_of(summary, "clients_counted")
+    clients = number_of(summary, "clients")
+    unknown = counted is None or clients is None
+    return "" if unknown else f"{counted:,.0f} of {clients:,.0f}"
 
 
 def _privacy(summary: Values) -> str:
@@ -103,9 +89,9 @@ def _privacy(summary: Values) -> str:
     if not isinstance(privacy, dict):
         return ""
     return (
-        f"epsilon {privacy['epsilon']:g}, delta {privacy['delta']:g} "
-        f"({privacy['neighbours']}), noise of deviation {privacy['sigma']:.4g}"
-    )
+        "epsilon {epsilon:g}, delta {delta:g} ({neighbours}), noise with standard "
+        "deviation {sigma:.4g}"
+    ).format(**privacy)
 
 
 def _upload(summary: Values) -> str:
@@ -116,12 +102,10 @@ def _upload(summary: Values) -> str:
         return ""
     if not dense or not sent:
         return format_bytes(sent)
-    factor = dense / sent
-    if 0.99 < factor < 1.01:
+    less, more = dense / sent, sent / dense
+    if 0.99 < less < 1.01:
         return f"{format_bytes(sent)}, as much as by the paper's formula"
-    change = (
-        f"{factor:,.3g} times less" if factor >= 1 else f"{1 / factor:.3g} times more"
-    )
+    change = f"{less:,.3g} times less" if less >= 1 else f"{more:.3g} times more"
     return f"{format_bytes(sent)}, {change} than the paper's {format_bytes(dense)}"
 
 
@@ -134,26 +118,30 @@ def _fine_tuning(summary: Values) -> str:
     return how if temperature is None else f"{how}, temperature {temperature:.3g}"
 
 
-_ROWS: tuple[tuple[str, Callable[[Values], str]], ...] = (
-    ("method", _plain("method")),
-    ("fine-tuning", _fine_tuning),
-    ("data set", _plain("dataset")),
-    ("status", _plain("status")),
-    ("accuracy", _formatted("accuracy", format_percent)),
-    ("accuracy before fine-tuning", _formatted("closed_form_accuracy", format_percent)),
-    ("accuracy of Fed3R after it", _formatted("probe_accuracy", format_percent)),
-    ("accuracy at clients", _formatted("client_accuracy", format_percent)),
-    ("clients counted", _clients),
-    ("missing clients", _listed("missing_clients")),
-    ("forgotten clients", _listed("forgotten_clients")),
-    ("absent classes", _listed("absent_classes")),
-    ("training images", _formatted("num_samples", "{:,.0f}".format)),
-    ("classes", _formatted("num_classes", "{:,.0f}".format)),
-    ("features", _formatted("feature_dim", "{:,.0f}".format)),
-    ("ridge lambda", _formatted("ridge_lambda", "{:.4g}".format)),
-    ("privacy", _privacy),
-    ("rounds", _formatted("rounds", "{:,.0f}".format)),
-    ("uploaded", _upload),
-    ("downloaded", _formatted("download_bytes", format_bytes)),
-    ("time", _formatted("seconds", format_seconds)),
+_COUNT = "{:,.0f}".format
+# Label, key of the summary and form of a number; or what makes a text of the summary.
+_ROWS: tuple[
+    tuple[str, str | Callable[[Values], str], Callable[[float], str] | None], ...
+] = (
+    ("method", "method", None),
+    ("fine-tuning", _fine_tuning, None),
+    ("data set", "dataset", None),
+    ("status", "status", None),
+    ("accuracy", "accuracy", format_percent),
+    ("accuracy before fine-tuning", "closed_form_accuracy", format_percent),
+    ("accuracy of Fed3R after it", "probe_accuracy", format_percent),
+    ("accuracy at clients", "client_accuracy", format_percent),
+    ("clients counted", _clients, None),
+    ("missing clients", "missing_clients", None),
+    ("forgotten clients", "forgotten_clients", None),
+    ("absent classes", "absent_classes", None),
+    ("training images", "num_samples", _COUNT),
+    ("classes", "num_classes", _COUNT),
+    ("features", "feature_dim", _COUNT),
+    ("ridge lambda", "ridge_lambda", "{:.4g}".format),
+    ("privacy", _privacy, None),
+    ("rounds", "rounds", _COUNT),
+    ("uploaded", _upload, None),
+    ("downloaded", "download_bytes", format_bytes),
+    ("time", "seconds", format_seconds),
 )

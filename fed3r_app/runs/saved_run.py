@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from pathlib import Path
 
 from fed3r_app.config import SECAGG, Config
 from fed3r_app.core import (
@@ -29,27 +28,15 @@ from fed3r_app.features.backbone import resolve_device
 from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.privacy.gaussian import private_lambda
 from fed3r_app.runs.directory import RunDirectory
-from fed3r_app.runs.ledger import FORGOTTEN, REPLACED, LedgerEntry
+from fed3r_app.runs.ledger import FORGOTTEN, READMITTED, REPLACED, LedgerEntry
 from fed3r_app.runs.model_file import SavedModel, save_model, saved_backbone
+from fed3r_app.runs.report import first_names
 from fed3r_app.runs.snapshots import Snapshot, load_snapshot
-from fed3r_app.runs.state import RunState
+from fed3r_app.runs.statistics_store import StatisticsStore
 
 
 class SavedRun:
-    """The statistics of a run, and what follows from them.
-
-    Parameters
-    ----------
-    directory : RunDirectory
-        Its files.
-
-    Attributes
-    ----------
-    config : Config
-        The settings it was begun with.
-    snapshot : Snapshot
-        Its statistics.
-    """
+    """The statistics of a run with the settings it was begun with."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
@@ -57,10 +44,10 @@ class SavedRun:
         if not directory.statistics_path.is_file():
             raise FileNotFoundError(
                 f"{directory.path} must hold the statistics of a run, got no "
-                f"{directory.statistics_path.name} there. Did it count anybody?"
+                f"{directory.statistics_path.name} there. Did it count any client?"
             )
         self.snapshot: Snapshot = load_snapshot(directory.statistics_path)
-        self.state = RunState(directory, self.config.keep_contributions)
+        self.state = StatisticsStore(directory, self.config.keep_contributions)
 
     @property
     def feature_map(self) -> FeatureMap:
@@ -68,12 +55,6 @@ class SavedRun:
         settings: Mapping[str, object] = self.snapshot.settings
         names = [field.name for field in fields(FeatureMap)]
         return FeatureMap(**{name: settings[name] for name in names})  # type: ignore[arg-type]
-
-    @property
-    def backbone(self) -> BackboneSpec:
-        """The backbone that the features of the statistics were made with."""
-        settings = self.snapshot.settings
-        return BackboneSpec.of_fingerprint(settings, self.config.weights)
 
     def check_can_change(self) -> None:
         """Raise unless clients can be taken out of the model, or put into it."""
@@ -106,27 +87,37 @@ class SavedRun:
                 f"privacy = {SECAGG!r}: a sum over a group can't be taken apart."
             )
         if client not in self.snapshot.contributions:
-            clients = list(self.snapshot.contributions)
-            named = ", ".join(clients[:10]) + (", …" if len(clients) > 10 else "")
+            named = first_names([*self.snapshot.contributions], 10) or "none"
             raise ValueError(
-                f"CLIENT must be one of those in the statistics ({named or 'none'}), "
-                f"got {client!r}."
+                f"CLIENT must be one of those in the statistics ({named}), got "
+                f"{client!r}."
             )
 
     def forget(self, client: str, contribution: Contribution) -> None:
         """Take a client out of the statistics, exactly and for good."""
-        digest = self.snapshot.contributions[client]
-        rest = {c: d for c, d in self.snapshot.contributions.items() if c != client}
+        rest = dict(self.snapshot.contributions)
+        digest = rest.pop(client)
         without = self.snapshot.statistics - contribution.statistics()
-        if not rest:  # not even rounding errors of anybody
+        if not rest:  # not even rounding errors are left
             without = RidgeStatistics.zeros(without.d, without.num_classes)
+        forgotten = tuple(sorted({*self.snapshot.forgotten, client}))
         self.snapshot = replace(
-            self.snapshot,
-            statistics=without,
-            contributions=rest,
-            forgotten=tuple(sorted({*self.snapshot.forgotten, client})),
+            self.snapshot, statistics=without, contributions=rest, forgotten=forgotten
         )
         self.state.save_without(self.snapshot, LedgerEntry(client, FORGOTTEN, digest))
+
+    def readmit(self, client: str) -> None:
+        """Let a forgotten client be asked again."""
+        forgotten = list(self.snapshot.forgotten)
+        if client not in forgotten:
+            raise ValueError(
+                f"A client to admit again must have been forgotten, got {client!r}. "
+                f"Forgotten: {', '.join(forgotten) or 'none'}."
+            )
+        forgotten.remove(client)
+        self.snapshot = replace(self.snapshot, forgotten=tuple(forgotten))
+        self.state.save(self.snapshot)
+        self.state.ledger.append(LedgerEntry(client, READMITTED))
 
     def replace(
         self, client: str, old: Contribution, new: Contribution, digest: str
@@ -140,34 +131,30 @@ class SavedRun:
         self.snapshot = replace(
             self.snapshot, statistics=stats, contributions=contributions
         )
-        self.state.save_without(
-            self.snapshot, LedgerEntry(client, REPLACED, digest, new.n)
-        )
+        entry = LedgerEntry(client, REPLACED, digest, new.n)
+        self.state.save_without(self.snapshot, entry)
 
     def solve(self, ridge_lambda: float | str) -> SavedModel:
         """Return the classifier of the statistics; "auto" chooses lambda from them."""
-        config, device = self.config, resolve_device(self.config.device)
-        stats = self.snapshot.statistics.to(device)
+        config, settings = self.config, self.snapshot.settings
+        stats = self.snapshot.statistics.to(resolve_device(config.device))
         if not stats.n:
             raise ValueError(f"{self.directory.path} has no images left to solve with.")
         head, lam = METHODS[config.method].head, None
-        if HEADS[head].uses_lambda:
-            auto = ridge_lambda == "auto"
-            lam = self._choose_lambda(stats) if auto else float(ridge_lambda)
+        if HEADS[head].uses_lambda and ridge_lambda != "auto":
+            lam = float(ridge_lambda)
+        elif HEADS[head].uses_lambda:
+            sigma = float(settings.get("dp-sigma") or 0)
+            lam = private_lambda(sigma, stats.d) if sigma else select_lambda(stats)
         options = HeadOptions(lam, config.normalize_classes, config.fit_intercept)
         return SavedModel(
             classifier=solve_head(head, stats, options).to("cpu"),
             class_names=self.snapshot.class_names,
             method=config.method,
             ridge_lambda=lam,
-            backbone=self.backbone,
+            backbone=BackboneSpec.of_fingerprint(settings, config.weights),
             feature_map=self.feature_map,
         )
-
-    def _choose_lambda(self, stats: RidgeStatistics) -> float:
-        """Return the penalty that ``auto`` stands for in this run."""
-        sigma = self.snapshot.settings.get("dp-sigma")
-        return private_lambda(float(sigma), stats.d) if sigma else select_lambda(stats)
 
     def evaluate(self, model: SavedModel) -> Metrics | None:
         """Return what a model gets right on the test images; None without any here."""
@@ -185,10 +172,7 @@ class SavedRun:
     def write_model(self, ridge_lambda: float | str | None = None) -> SavedModel | None:
         """Solve, and write model and summary; without images there is no model.
 
-        Parameters
-        ----------
-        ridge_lambda : float, str or None
-            None takes that of the run config.
+        Without ``ridge_lambda`` it is that of the run config.
         """
         if not self.snapshot.statistics.n:
             self.directory.model_path.unlink(missing_ok=True)
@@ -200,36 +184,25 @@ class SavedRun:
         self._write_summary(model, self.evaluate(model))
         return model
 
-    def save_model_elsewhere(self, path: Path, ridge_lambda: float | str) -> SavedModel:
-        """Solve, and write the model to another file; the run stays as it is."""
-        model = self.solve(ridge_lambda)
-        save_model(path, model)
-        return model
-
     def _write_summary(self, model: SavedModel | None, metrics: Metrics | None) -> None:
         """Bring the summary up to date, where the run has come to one."""
         if not self.directory.summary_path.is_file():
             return
         summary, snapshot = self.directory.read_summary(), self.snapshot
-        missing = summary.get("missing_clients")
-        still_missing = [
-            client
-            for client in (missing if isinstance(missing, list) else [])
-            if client not in snapshot.forgotten
-        ]
+        before = summary.get("missing_clients")
+        clients = before if isinstance(before, list) else []
+        missing = [client for client in clients if client not in snapshot.forgotten]
         absent = (snapshot.statistics.counts == 0).nonzero().flatten().tolist()
-        self.directory.write_summary(
-            summary
-            | {
-                **dict.fromkeys(METRICS),
-                **(metrics.values() if metrics else {}),
-                "client_accuracy": None,  # no client was asked
-                "clients": len(snapshot.contributions) + len(still_missing),
-                "clients_counted": len(snapshot.contributions),
-                "missing_clients": still_missing,
-                "forgotten_clients": list(snapshot.forgotten),
-                "num_samples": snapshot.statistics.n,
-                "absent_classes": [snapshot.class_names[c] for c in absent],
-                "ridge_lambda": model.ridge_lambda if model else None,
-            }
-        )
+        summary |= {
+            **dict.fromkeys(METRICS),
+            **(metrics.values() if metrics else {}),
+            "client_accuracy": None,  # no client was asked
+            "clients": len(snapshot.contributions) + len(missing),
+            "clients_counted": len(snapshot.contributions),
+            "missing_clients": missing,
+            "forgotten_clients": list(snapshot.forgotten),
+            "num_samples": snapshot.statistics.n,
+            "absent_classes": [snapshot.class_names[c] for c in absent],
+            "ridge_lambda": model.ridge_lambda if model else None,
+        }
+        self.directory.write_summary(summary)

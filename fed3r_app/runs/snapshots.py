@@ -1,14 +1,14 @@
 """What a run can be resumed from: its statistics so far, its fine-tuning so far.
 
 A snapshot holds the statistics with who is in them, a checkpoint the fine-tuning after
-a round. Each is one file, replaced atomically. ``runs.state`` recovers a crashed run
-from them.
+a round. Each is one file, replaced atomically. ``runs.statistics_store`` recovers a
+crashed run from them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import torch
@@ -26,31 +26,15 @@ Named = dict[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """The statistics of some clients.
-
-    Parameters
-    ----------
-    statistics : RidgeStatistics
-        Their sum.
-    contributions : dict
-        Digest of the contribution of each client that is in it, by client id.
-    settings : dict
-        What the statistics depend on: backbone, feature map, classes … A run that is
-        resumed from here must have the same.
-    progress : dict
-        Rounds, bytes and seconds so far.
-    class_names : tuple of str
-        Names of the C classes.
-    forgotten : tuple of str
-        Clients that were taken out of the statistics and are not to be asked again.
-    """
+    """The statistics of some clients."""
 
     statistics: RidgeStatistics
-    contributions: dict[str, str]
+    contributions: dict[str, str]  # the digest of each client that is in them
+    # What they depend on: backbone, feature map, … A resumed run must have the same.
     settings: dict[str, Setting]
-    progress: dict[str, int | float]
+    progress: dict[str, int | float]  # rounds, bytes and seconds so far
     class_names: tuple[str, ...]
-    forgotten: tuple[str, ...] = ()
+    forgotten: tuple[str, ...] = ()  # taken out, and not to be asked again
 
     def __post_init__(self) -> None:
         if len(self.class_names) != self.statistics.num_classes:
@@ -97,64 +81,31 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
     stats = snapshot.statistics.to("cpu")
     # Where A is symmetric to the last bit, one triangle is enough.
     A = pack_upper(stats.A) if torch.equal(stats.A, stats.A.T) else stats.A
-    about = {
-        "contributions": snapshot.contributions,
-        "settings": snapshot.settings,
-        "progress": snapshot.progress,
-        "class_names": snapshot.class_names,
-        "forgotten": snapshot.forgotten,
-    }
-    write_tensors(
-        path, STATISTICS, {"A": A, "b": stats.b, "counts": stats.counts}, about
-    )
+    tensors = {"A": A, "b": stats.b, "counts": stats.counts}
+    write_tensors(path, STATISTICS, tensors, _about(snapshot, "statistics"))
 
 
 def load_snapshot(path: Path) -> Snapshot:
     """Return the snapshot in a file, bit for bit as it was saved."""
     tensors, about = read_tensors(path, STATISTICS, {2: upgrade_settings})
     A, b = tensors["A"], tensors["b"]
-    d = len(b)
-    return Snapshot(
-        statistics=RidgeStatistics(
-            A=A if A.ndim == 2 else mirror_upper(unpack_upper(A.numpy(), d, d)),
-            b=b,
-            counts=tensors["counts"],
-        ),
-        contributions=about["contributions"],
-        settings=about["settings"],
-        progress=about["progress"],
-        class_names=tuple(about["class_names"]),
-        forgotten=tuple(about["forgotten"]),
-    )
+    if A.ndim == 1:
+        A = mirror_upper(unpack_upper(A.numpy(), len(b), len(b)))
+    about |= {key: tuple(about[key]) for key in ("class_names", "forgotten")}
+    return Snapshot(RidgeStatistics(A, b, tensors["counts"]), **about)
 
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """Everything that the next round depends on.
+    """Everything that the next round of fine-tuning depends on."""
 
-    Parameters
-    ----------
-    arrays, running : dict
-        What trains, and the running statistics of batch norm.
-    optimizer : dict
-        The server's momentum or control variate.
-    settings : dict
-        What must be the same in a run that is resumed from here.
-    numbers : dict
-        Rounds trained, temperature, last accuracy.
-    progress : dict
-        Rounds, bytes and seconds so far.
-    clients : tuple of str
-        Those that train, fixed when the fine-tuning began.
-    """
-
-    arrays: Named
-    running: Named
-    optimizer: Named
-    settings: dict[str, Setting]
-    numbers: dict[str, float | int | None]
-    progress: dict[str, int | float]
-    clients: tuple[str, ...] = ()
+    arrays: Named  # what trains
+    running: Named  # the running statistics of batch norm
+    optimizer: Named  # the server's momentum or control variate
+    settings: dict[str, Setting]  # a resumed run must have the same
+    numbers: dict[str, float | int | None]  # rounds trained, temperature, accuracy
+    progress: dict[str, int | float]  # rounds, bytes and seconds so far
+    clients: tuple[str, ...] = ()  # those that train, fixed when it began
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -164,25 +115,20 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         for group in _GROUPS
         for name, value in getattr(checkpoint, group).items()
     }
-    about = {
-        "settings": checkpoint.settings,
-        "numbers": checkpoint.numbers,
-        "progress": checkpoint.progress,
-        "clients": checkpoint.clients,
-    }
-    write_tensors(path, CHECKPOINT, tensors, about)
+    write_tensors(path, CHECKPOINT, tensors, _about(checkpoint, *_GROUPS))
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint in a file, bit for bit as it was saved."""
     tensors, about = read_tensors(path, CHECKPOINT, {1: upgrade_settings})
-    groups: dict[str, Named] = {group: {} for group in _GROUPS}
+    about |= {"clients": tuple(about.get("clients", ())), **{g: {} for g in _GROUPS}}
     for key, value in tensors.items():
         group, _, name = key.partition("/")
-        groups[group][name] = value
-    return Checkpoint(
-        arrays=groups["arrays"],
-        running=groups["running"],
-        optimizer=groups["optimizer"],
-        **about | {"clients": tuple(about.get("clients", ()))},
-    )
+        about[group][name] = value
+    return Checkpoint(**about)
+
+
+def _about(saved: Snapshot | Checkpoint, *tensors: str) -> dict[str, object]:
+    """Return all fields but those that are tensors."""
+    names = [field.name for field in fields(saved) if field.name not in tensors]
+    return {name: getattr(saved, name) for name in names}

@@ -23,7 +23,7 @@ from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Setting
-from fed3r_app.runs.state import RunState
+from fed3r_app.runs.statistics_store import StatisticsStore
 from fed3r_app.wire import with_labels
 from strategies import ClientDiscovery, ClientRegistry
 
@@ -51,7 +51,7 @@ class RunContext:
     class_names : tuple of str
         All classes, in the order of their numbers. Where the images are the nodes' own,
         they are known once the clients are discovered.
-    state : RunState
+    state : StatisticsStore
         What the run has saved.
     discovery : ClientDiscovery
         Finds clients; made when they are first looked for.
@@ -67,7 +67,7 @@ class RunContext:
     device: torch.device
     test_features: Tensor | None = None
     class_names: tuple[str, ...] = ()
-    state: RunState = field(init=False)
+    state: StatisticsStore = field(init=False)
     discovery: ClientDiscovery = field(init=False)
     recorder: Recorder = field(init=False)
 
@@ -89,7 +89,7 @@ class RunContext:
         features = data.test_features(backbone, device, config.extract_dtype)
         context = cls(config, grid, data, backbone, directory, device, features)
         context.class_names = data.class_names
-        context.state = RunState(directory, config.keep_contributions)
+        context.state = StatisticsStore(directory, config.keep_contributions)
         # Counted now, while Flower's clients are starting: it may need the network.
         _ = context.forward_flops
         return context

@@ -7,16 +7,14 @@ of a module wherever none of them breaks it.
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fed3r_app.deployment.certificates import make_certificates
-from fed3r_app.deployment.processes import Deployment
+from tests.harness.deployment import PROJECT, Deployment
 from tests.harness.runs import Outcome
 
-PROJECT = Path(__file__).parents[2]
 _LONGEST_RUN = 240.0
 
 

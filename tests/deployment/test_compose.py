@@ -18,10 +18,12 @@ import pytest
 import yaml
 
 from fed3r_app.deployment.processes import free_port
+from tests.harness.deployment import PROJECT
 
-PROJECT = Path(__file__).parents[2]
 FOLDER = PROJECT / "docker"
 PLAIN, TLS = ["compose.yml"], ["compose.yml", "compose.tls.yml"]
+BOTH = pytest.mark.parametrize("files", [PLAIN, TLS], ids=["plain", "tls"])
+FOLDERS = {"FED3R_OUTPUT_DIR": "/results", "FED3R_CACHE_DIR": "/cache"}
 ONE_SHOT = {"certificates", "demo-data", "register", "run"}
 
 
@@ -29,9 +31,8 @@ def load(files: Any) -> Any:
     """Return the services of compose files, merged as compose merges them."""
     services: dict[Any, Any] = {}
     for file in files:
-        for name, service in yaml.safe_load((FOLDER / file).read_text())[
-            "services"
-        ].items():
+        found = yaml.safe_load((FOLDER / file).read_text())["services"]
+        for name, service in found.items():
             services[name] = merge(services.get(name, {}), service)
     return services
 
@@ -109,9 +110,8 @@ class Host:
         ]
         for folder, volume in mounts(self.services[name]).items():
             # "/data", "/data/…": not what only begins like it
-            replaced.append(
-                (rf"(?<=[=\"])?{folder}(?=[/\"]|$)", str(self._volume(volume, folder)))
-            )
+            pattern = rf"(?<=[=\"])?{folder}(?=[/\"]|$)"
+            replaced.append((pattern, str(self._volume(volume))))
         if name == "demo-data":
             replaced.append((r"^/demo$", str(self.root / "demo")))
         words = []
@@ -125,12 +125,8 @@ class Host:
         """Return what the image sets, with this machine's folders."""
         folders = mounts(self.services[name])
         own = {
-            "FED3R_OUTPUT_DIR": "/results",
-            "FED3R_CACHE_DIR": "/cache",
-        }
-        own = {
-            key: str(self._volume(folders[path], path))
-            for key, path in own.items()
+            key: str(self._volume(folders[path]))
+            for key, path in FOLDERS.items()
             if path in folders
         }
         return {
@@ -153,7 +149,7 @@ class Host:
                 time.sleep(0.3)
             process.wait()
 
-    def _volume(self, volume: Any, folder: Any) -> Any:
+    def _volume(self, volume: Any) -> Any:
         # The demo's folders are those that the nodes then see as their own.
         path = self.root / ("demo" if volume.startswith("data-") else "volumes")
         path /= volume.replace("data-", "clinic-")
@@ -182,7 +178,7 @@ def image_environment() -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("files", [PLAIN, TLS], ids=["plain", "tls"])
+@BOTH
 def test_the_services_run_to_the_result(files: Any, tmp_path: Path) -> None:
     services = load(files)
     host = Host(services, tmp_path)
@@ -199,7 +195,7 @@ def test_the_services_run_to_the_result(files: Any, tmp_path: Path) -> None:
     assert "clients_counted" in host.output["run"] or "clients" in host.output["run"]
 
 
-@pytest.mark.parametrize("files", [PLAIN, TLS], ids=["plain", "tls"])
+@BOTH
 def test_what_is_published_is_published_on_this_machine_only(files: Any) -> None:
     ports = [
         port for service in load(files).values() for port in service.get("ports", [])
@@ -207,23 +203,16 @@ def test_what_is_published_is_published_on_this_machine_only(files: Any) -> None
     assert ports == ["127.0.0.1:8000:8000"]
 
 
-@pytest.mark.parametrize("files", [PLAIN, TLS], ids=["plain", "tls"])
+@BOTH
 def test_every_volume_is_declared_and_every_folder_is_made_by_the_image(
     files: Any,
 ) -> None:
-    declared = set()
-    for file in files:
-        declared |= set(yaml.safe_load((FOLDER / file).read_text())["volumes"])
+    texts = [(FOLDER / file).read_text() for file in files]
+    declared = {volume for text in texts for volume in yaml.safe_load(text)["volumes"]}
     made = set(re.findall(r" (/[\w/-]+)", (FOLDER / "Dockerfile").read_text()))
-    used: dict[Any, Any] = {}
-    for service in load(files).values():
-        used |= mounts(service)
-        assert set(mounts(service)) <= made
-    assert {
-        volume
-        for service in load(files).values()
-        for volume in mounts(service).values()
-    } == declared
+    mounted = [mounts(service) for service in load(files).values()]
+    assert all(folders.keys() <= made for folders in mounted)
+    assert {volume for folders in mounted for volume in folders.values()} == declared
 
 
 def test_every_service_of_the_tls_file_is_encrypted() -> None:
@@ -234,10 +223,8 @@ def test_every_service_of_the_tls_file_is_encrypted() -> None:
 def test_a_node_sees_its_own_images_and_nobody_elses() -> None:
     for number in (1, 2, 3):
         service = load(PLAIN)[f"supernode-{number}"]
-        assert mounts(service) == {
-            "/data": f"data-{number}",
-            "/cache": f"cache-{number}",
-        }
+        own = {"/data": f"data-{number}", "/cache": f"cache-{number}"}
+        assert mounts(service) == own
         assert f'client-id="clinic-{number}"' in service["command"][-1]
 
 

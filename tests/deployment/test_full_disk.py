@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from fed3r_app.runs.model_file import load_model
+from tests.harness.deployment import PROJECT
 
-PROJECT = Path(__file__).parents[2]
 # The app in one process, with a limit on the size of its files: a write that passes it
 # fails half-way through, as on a full disk. No limit where it is 0.
 SCRIPT = """\

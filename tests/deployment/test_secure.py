@@ -14,9 +14,9 @@ import pytest
 from fed3r_app.cli import main
 from fed3r_app.deployment.certificates import make_certificates
 from fed3r_app.deployment.processes import free_port
+from tests.harness.deployment import PROJECT
 
 pytestmark = pytest.mark.slow
-PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,13 @@ def run(federation: Any, *command: Any) -> Any:
                 os.killpg(process.pid, signal.SIGKILL)
         output.seek(0)
         return code, output.read()
+
+
+@pytest.fixture
+def place(federation: Any) -> Any:
+    """Address and authority, as our commands take them."""
+    authority = federation.certificates / "ca.crt"
+    return federation.deployment.address, f"--root-certificates={authority}"
 
 
 def supernode(federation: Any, authority: Any, key: Any, port: Any = None) -> Any:
@@ -85,41 +92,33 @@ def test_a_busy_port_is_named(federation: Any) -> None:
 
 
 def test_a_key_is_registered_once(
-    federation: Any, capsys: pytest.CaptureFixture[str]
+    federation: Any, place: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = [
-        federation.deployment.address,
-        f"--root-certificates={federation.certificates / 'ca.crt'}",
-    ]
-    assert main(["check", *arguments]) == 0
+    assert main(["check", *place]) == 0
     key = str(federation.certificates / "nodes" / "known.pub")
-    assert main(["register", *arguments, key]) == 0
-    assert main(["register", *arguments, key]) == 0
+    assert main(["register", *place, key]) == 0
+    assert main(["register", *place, key]) == 0
     said = capsys.readouterr().out
     assert f"{key}: registered" in said
     assert f"{key}: was registered before" in said
 
 
 def test_a_certificate_is_no_key(
-    federation: Any, capsys: pytest.CaptureFixture[str]
+    federation: Any, place: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     authority = str(federation.certificates / "ca.crt")
-    arguments = [federation.deployment.address, f"--root-certificates={authority}"]
-    assert main(["register", *arguments, authority]) == 1
+    assert main(["register", *place, authority]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert f"{authority} was not registered:" in line
 
 
 def test_a_run_that_cannot_write_its_results_says_so_and_fails(
-    federation: Any, tmp_path: Path
+    federation: Any, place: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     code, output = run(
         federation,
-        "fed3r",
-        "run",
-        federation.deployment.address,
-        f"--root-certificates={federation.certificates / 'ca.crt'}",
+        *("fed3r", "run", *place),
         f"--app={federation.deployment.stage(PROJECT)}",
         f'--run-config=backbone="pixels" output-dir="{tmp_path / "file"}"',
     )

@@ -66,7 +66,8 @@ class Quiet(ThreadingHTTPServer):
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("certificates")
-    make_certificates(folder, ["127.0.0.1"], [])
+    for each in (folder, folder / "other"):
+        make_certificates(each, ["127.0.0.1"], [])
     return folder
 
 
@@ -93,11 +94,16 @@ def serve(certificates: Any) -> Iterator[Any]:
         server.server_close()
 
 
-def sentence(capsys: pytest.CaptureFixture[str], *arguments: Any) -> Any:
+@pytest.fixture
+def sentence(capsys: pytest.CaptureFixture[str]) -> Any:
     """Return the one line that a command fails with."""
-    assert main(list(arguments)) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
+
+    def fail(*arguments: Any) -> str:
+        assert main(list(map(str, arguments))) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    return fail
 
 
 def test_a_superlink_that_is_there_is_up(
@@ -109,102 +115,76 @@ def test_a_superlink_that_is_there_is_up(
     assert "is up" in capsys.readouterr().out
 
 
-def test_nobody_listens(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_listens(sentence: Any) -> None:
     address = f"127.0.0.1:{free_port()}"
-    assert f"at {address}: nobody listens there" in sentence(capsys, "check", address)
-    assert "nobody listens there" in sentence(capsys, "register", address, "a.pub")
+    assert f"at {address}: nobody listens there" in sentence("check", address)
+    assert "nobody listens there" in sentence("register", address, "a.pub")
 
 
-def test_a_run_needs_a_superlink(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_run_needs_a_superlink(sentence: Any, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").touch()
     address = f"127.0.0.1:{free_port()}"
-    line = sentence(capsys, "run", address, "--app", str(tmp_path))
+    line = sentence("run", address, "--app", str(tmp_path))
     assert line == (
         f"fed3r: No connection to the SuperLink at {address}: nobody listens there. "
         "Is it started?"
     )
 
 
-def test_a_run_needs_an_app(
-    serve: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    line = sentence(capsys, "run", serve(), "--app", str(tmp_path))
+def test_a_run_needs_an_app(serve: Any, sentence: Any, tmp_path: Path) -> None:
+    line = sentence("run", serve(), "--app", str(tmp_path))
     assert f"got {tmp_path} without pyproject.toml" in line
 
 
 def test_what_flower_says_of_a_run_it_does_not_start_is_passed_on(
-    serve: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    serve: Any, sentence: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "pyproject.toml").touch()
-    line = sentence(capsys, "run", serve(), "--app", str(tmp_path))
+    line = sentence("run", serve(), "--app", str(tmp_path))
     assert line.startswith("fed3r: The run was not started: ")
     assert "pyproject.toml" in line
 
 
-def test_the_host_is_not_known(capsys: pytest.CaptureFixture[str]) -> None:
-    line = sentence(capsys, "check", "no-such-host.invalid:8000")
-    assert "the host is not known" in line
-
-
-def test_the_certificate_is_signed_by_somebody_else(
-    serve: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("host", "server", "authority", "reason"),
+    [
+        ("no-such-host.invalid", {}, None, "the host is not known"),
+        ("127.0.0.1", {"tls": True}, "other/ca.crt", "is not signed by {authority}"),
+        ("localhost", {"tls": True}, "ca.crt", "does not name localhost. Make one wit"),
+        ("127.0.0.1", {"tls": True}, None, "it speaks TLS only"),
+        ("127.0.0.1", {}, "ca.crt", "does not speak TLS. Was it started with --insec"),
+        ("127.0.0.1", {}, "none.crt", "with a PEM certificate, got {authority}"),
+        ("127.0.0.1", {}, "server.key", "with a PEM certificate, got {authority}"),
+        ("127.0.0.1", {"handler": NotFlower}, None, "not as a SuperLink (status 404)"),
+    ],
+)
+def test_why_there_is_no_connection(
+    serve: Any,
+    sentence: Any,
+    certificates: Path,
+    host: str,
+    server: Any,
+    authority: str | None,
+    reason: str,
 ) -> None:
-    make_certificates(tmp_path / "other", ["127.0.0.1"], [])
-    other = tmp_path / "other" / "ca.crt"
-    line = sentence(capsys, "check", serve(tls=True), "--root-certificates", str(other))
-    assert f"its certificate is not signed by {other}" in line
-
-
-def test_the_certificate_names_another_host(
-    serve: Any, certificates: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    address = serve(tls=True).replace("127.0.0.1", "localhost")
-    authority = str(certificates / "ca.crt")
-    line = sentence(capsys, "check", address, "--root-certificates", authority)
-    assert "its certificate does not name localhost. Make one with --host" in line
-
-
-def test_one_side_speaks_tls_and_the_other_does_not(
-    serve: Any, certificates: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "it speaks TLS only" in sentence(capsys, "check", serve(tls=True))
-    authority = str(certificates / "ca.crt")
-    line = sentence(capsys, "check", serve(), "--root-certificates", authority)
-    assert "it does not speak TLS. Was it started with --insecure?" in line
-
-
-def test_the_authority_is_no_certificate(
-    serve: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for path in (tmp_path / "none.crt", tmp_path / "empty.crt"):
-        line = sentence(capsys, "check", serve(), "--root-certificates", str(path))
-        assert f"must be a file with a PEM certificate, got {path}" in line
-        (tmp_path / "empty.crt").write_text("no certificate")
-
-
-def test_something_else_answers(serve: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    line = sentence(capsys, "check", serve(NotFlower))
-    assert "it answers, but not as a SuperLink (status 404)" in line
+    address = serve(**server).replace("127.0.0.1", host)
+    path = certificates / (authority or "")
+    options = ["--root-certificates", path] if authority else []
+    assert reason.format(authority=path) in sentence("check", address, *options)
 
 
 @pytest.mark.parametrize("address", ["superlink", ":8000", "superlink:port", "a:70000"])
-def test_an_address_is_a_host_and_a_port(
-    address: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = sentence(capsys, "check", address)
+def test_an_address_is_a_host_and_a_port(address: Any, sentence: Any) -> None:
+    line = sentence("check", address)
     assert line == f"fed3r: The SuperLink's address must be HOST:PORT, got {address!r}."
 
 
-def test_a_port_that_is_in_use_is_named(
-    serve: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_that_is_in_use_is_named(serve: Any, sentence: Any) -> None:
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
         port = busy.getsockname()[1]
-        line = sentence(capsys, "check", serve(), "--port", str(port))
+        line = sentence("check", serve(), "--port", str(port))
     assert f"--port must be free on this machine, got {port}, which is in use" in line
     assert main(["check", serve(), "--port", str(free_port())]) == 0
 
@@ -255,6 +235,7 @@ def refuse_key(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_key_that_was_unregistered_is_refused_with_what_to_do(
     serve: Any,
     tmp_path: Path,
+    sentence: Any,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -265,7 +246,7 @@ def test_a_key_that_was_unregistered_is_refused_with_what_to_do(
     nodes[0].status, nodes[1].status = "unregistered", "offline"
     listed = ListNodesResponse(nodes_info=nodes).SerializeToString()
     monkeypatch.setitem(Control.answers, "list-nodes", listed)
-    line = sentence(capsys, "register", serve(Control), str(keys[0]))
+    line = sentence("register", serve(Control), str(keys[0]))
     assert f"{keys[0]} must be a key that was never unregistered" in line
     assert main(["register", serve(Control), str(keys[1])]) == 0
     assert "b.pub: was registered before" in capsys.readouterr().out

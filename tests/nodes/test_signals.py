@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fed3r_app.core import RunningSum
-from fed3r_app.runs.state import RunState
+from fed3r_app.runs.statistics_store import StatisticsStore
 from tests.harness.nodes import ALL, LABELS, Federation
 
 
@@ -23,7 +23,7 @@ def stop_after(patch: Any, owner: Any, name: str, number: Any) -> None:
 
 
 # Between two replies, and between adding one to the sum and noting who is in it.
-MOMENTS = {"between": (RunState, "record"), "amid": (RunningSum, "add")}
+MOMENTS = {"between": (StatisticsStore, "record"), "amid": (RunningSum, "add")}
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

@@ -1,12 +1,13 @@
 """Contributions that are kept: they come back as sent, under any name."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from fed3r_app.core import RidgeStatistics, StatisticsFactor
+from fed3r_app.core import RidgeStatistics
 from fed3r_app.runs.contributions import (
     contribution_path,
     drop_contributions_except,
@@ -15,6 +16,7 @@ from fed3r_app.runs.contributions import (
     save_contribution,
 )
 from fed3r_app.wire import pack_statistics, unpack_contribution
+from tests.harness.pixels import assert_same_statistics
 
 NAMES = ("cat", "dog", "ox")
 A, B = "a" * 64, "b" * 64
@@ -26,15 +28,11 @@ def record(form: str = "factor", dtype: str = "float64") -> Any:
     return pack_statistics(Z, torch.tensor([0, 2, 2, 0, 2]), 3, form, dtype)
 
 
-def to_statistics(contribution: Any) -> Any:
-    if isinstance(contribution, StatisticsFactor):
-        return contribution.statistics()
-    return contribution
-
-
-def assert_same(one: Any, other: Any) -> None:
-    for name in ("A", "b", "counts"):
-        assert torch.equal(getattr(one, name), getattr(other, name))
+def load(folder: Path, class_names: Sequence[str] = NAMES) -> RidgeStatistics:
+    """Return the statistics of the contribution of client 7."""
+    contribution = load_contribution(folder, "7", A, class_names)
+    assert contribution is not None
+    return contribution.statistics()
 
 
 @pytest.mark.parametrize(
@@ -49,17 +47,17 @@ def test_a_contribution_comes_back_as_it_was_sent(
 ) -> None:
     sent = record(form, dtype)
     save_contribution(tmp_path / "kept", "7", A, sent, NAMES)
-    loaded = load_contribution(tmp_path / "kept", "7", A, NAMES)
-    assert_same(to_statistics(loaded), to_statistics(unpack_contribution(sent)))
+    then = unpack_contribution(sent).statistics()
+    assert_same_statistics(load(tmp_path / "kept"), then)
 
 
 @pytest.mark.parametrize("form", ["factor", "packed", "dense"])
 def test_labels_follow_the_names_of_the_classes(tmp_path: Path, form: str) -> None:
     sent = record(form)
     save_contribution(tmp_path / "kept", "7", A, sent, NAMES)
-    names = ("ant", "ox", "bee", "cat")  # nobody needs dogs: there are none in it
-    moved = to_statistics(load_contribution(tmp_path / "kept", "7", A, names))
-    then = to_statistics(unpack_contribution(sent))
+    names = ("ant", "ox", "bee", "cat")  # no dogs: there are none in it
+    moved = load(tmp_path / "kept", names)
+    then = unpack_contribution(sent).statistics()
     assert moved.counts.tolist() == [0, 3, 0, 2]
     assert torch.equal(moved.b[:, 1], then.b[:, 2])
     assert torch.equal(moved.b[:, 3], then.b[:, 0])

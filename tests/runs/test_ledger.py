@@ -51,17 +51,14 @@ def test_entries_come_back_as_they_were_written(ledger: Any) -> None:
 def test_a_line_says_who_when_what_and_why_and_nothing_else(
     ledger: Any, path: Path
 ) -> None:
-    ledger.append(LedgerEntry("7", REFUSED, A, 3, "why"))
-    header, line = path.read_text().splitlines()
-    assert json.loads(header) == {"format": 2, "kind": "ledger"}
-    assert set(json.loads(line)) == {
-        *("client", "outcome", "digest", "num_samples", "reason", "time")
+    ledger.append(LedgerEntry("7", REFUSED, A, 3, "x" * 10**6))
+    header, line = map(json.loads, path.read_text().splitlines())
+    assert header == {"format": 2, "kind": "ledger"}
+    assert line.pop("time")
+    assert line == {
+        **{"client": "7", "outcome": REFUSED, "digest": A, "num_samples": 3},
+        "reason": "x" * 500,
     }
-
-
-def test_a_long_reason_is_cut(ledger: Any) -> None:
-    ledger.append(LedgerEntry("7", REFUSED, reason="x" * 10**6))
-    assert len(ledger.entries()[0].reason) == 500
 
 
 def test_a_torn_line_is_not_read_and_makes_room(ledger: Any, path: Path) -> None:

@@ -33,18 +33,16 @@ SUMMARY = {
 
 
 def make_metrics(rounds: Any, measured: Any = lambda number: True) -> Any:
-    lines = []
-    for number in range(1, rounds + 1):
-        line = {
+    return [
+        {
             "round": number,
             "upload_bytes": 290_000 * number,
             "paper_upload_bytes": 66_000_000 * number,
             "flops_per_client": 3e9 * number / rounds,
+            **({"accuracy": 1 - 0.5**number} if measured(number) else {}),
         }
-        if measured(number):
-            line["accuracy"] = 1 - 0.5**number
-        lines.append(line)
-    return lines
+        for number in range(1, rounds + 1)
+    ]
 
 
 def pixels(path: Path) -> Any:
@@ -55,39 +53,19 @@ def pixels(path: Path) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("number", "text"),
+    ("form", "texts"),
     [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1 kB"),
-        (999_499, "999 kB"),
-        (999_500, "1 MB"),
-        (1_254_000, "1.25 MB"),
-        (117_912_704_000, "118 GB"),
-        (10**19, "1e+04 PB"),
+        (format_bytes, {0: "0 B", 999: "999 B", 1000: "1 kB", 999_499: "999 kB"}),
+        (format_bytes, {999_500: "1 MB", 1_254_000: "1.25 MB", 10**19: "1e+04 PB"}),
+        (format_bytes, {117_912_704_000: "118 GB"}),
+        (format_seconds, {0.04: "0.0 s", 4.25: "4.2 s", 59.96: "1 min 00 s"}),
+        (format_seconds, {75.3: "1 min 15 s", 3599.7: "1 h 00 min"}),
+        (format_seconds, {7621: "2 h 07 min"}),
+        (format_percent, {0.9612: "96.1 %"}),
     ],
 )
-def test_bytes_read_well(number: Any, text: str) -> None:
-    assert format_bytes(number) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.04, "0.0 s"),
-        (4.25, "4.2 s"),
-        (59.96, "1 min 00 s"),
-        (75.3, "1 min 15 s"),
-        (3599.7, "1 h 00 min"),
-        (7621, "2 h 07 min"),
-    ],
-)
-def test_durations_read_well(seconds: Any, text: str) -> None:
-    assert format_seconds(seconds) == text
-
-
-def test_accuracies_are_in_percent() -> None:
-    assert format_percent(0.9612) == "96.1 %"
+def test_numbers_read_well(form: Any, texts: Any) -> None:
+    assert {number: form(number) for number in texts} == texts
 
 
 def test_the_table_holds_what_matters_in_aligned_columns() -> None:
@@ -108,9 +86,20 @@ def test_the_table_holds_what_matters_in_aligned_columns() -> None:
     assert len(starts) == 1
 
 
-def test_more_bytes_than_the_papers_are_admitted() -> None:
-    table = summary_table({**SUMMARY, "upload_bytes": 520_000_000})
-    assert "520 MB, 2 times more than the paper's 260 MB" in table
+@pytest.mark.parametrize(
+    ("summary", "table"),
+    [
+        (
+            {"upload_bytes": 520_000_000, "paper_upload_bytes": 260_000_000},
+            "uploaded  520 MB, 2 times more than the paper's 260 MB",
+        ),
+        ({}, ""),
+        ({"accuracy": None, "missing_clients": []}, ""),
+        ({"accuracy": 0.0, "upload_bytes": 0}, "accuracy  0.0 %\nuploaded  0 B"),
+    ],
+)
+def test_what_is_known_has_a_line(summary: Any, table: str) -> None:
+    assert summary_table(summary) == table
 
 
 def test_what_is_missing_is_listed_and_long_lists_are_cut() -> None:
@@ -119,17 +108,6 @@ def test_what_is_missing_is_listed_and_long_lists_are_cut() -> None:
     assert "missing clients  2: a, b" in table
     assert "absent classes   30: 0, 1, 2, 3, 4, 5, 6, 7, …" in table
     assert "status           partial" in table
-
-
-@pytest.mark.parametrize("empty", [{}, {"accuracy": None, "missing_clients": []}])
-def test_what_is_not_known_has_no_line(empty: Any) -> None:
-    assert summary_table(empty) == ""
-
-
-def test_zero_is_known() -> None:
-    assert summary_table({"accuracy": 0.0, "upload_bytes": 0}) == (
-        "accuracy  0.0 %\nuploaded  0 B"
-    )
 
 
 @pytest.mark.parametrize("rounds", [1, 4, 300])

@@ -158,7 +158,7 @@ def test_the_sums_are_saved_after_each_round_not_after_each_group(
         saved.append(len(snapshot.contributions))
         save_snapshot(path, snapshot)
 
-    monkeypatch.setattr("fed3r_app.runs.state.save_snapshot", save)
+    monkeypatch.setattr("fed3r_app.runs.statistics_store.save_snapshot", save)
     run(50, clients_per_round=20)
     assert saved == [20, 40, 50, 50]  # and at the end
 

@@ -1,4 +1,4 @@
-"""What a run has saved, and its recovery after a crash.
+"""Where a run saves its statistics, and how they are recovered after a crash.
 
 A run saves a snapshot, a ledger and the contributions it keeps. The snapshot is the
 truth. The ledger is written before it, so that nothing is ever in the statistics that
@@ -7,17 +7,14 @@ is not in the ledger; the other way round, `load` sets it right.
 
 from __future__ import annotations
 
-import os
-import uuid
 from collections.abc import Sequence
-from dataclasses import replace
 from logging import WARNING
-from pathlib import Path
 
 from flwr.app import ArrayRecord
 from flwr.common.logger import log
 
 from fed3r_app.core import Contribution
+from fed3r_app.files import replace_by_link
 from fed3r_app.files.tensors import DamagedFile
 from fed3r_app.runs.contributions import (
     drop_contributions_except,
@@ -27,7 +24,6 @@ from fed3r_app.runs.contributions import (
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.ledger import (
     ACCEPTED,
-    READMITTED,
     Ledger,
     LedgerEntry,
     forgotten_clients,
@@ -36,26 +32,19 @@ from fed3r_app.runs.ledger import (
 from fed3r_app.runs.snapshots import Snapshot, load_snapshot, save_snapshot
 
 
-class RunState:
-    """The saved state of one run.
-
-    Parameters
-    ----------
-    directory : RunDirectory
-        Its files.
-    keep : bool
-        Whether to keep contributions, each in a file of its own.
+class StatisticsStore:
+    """The statistics of one run on disk, with its ledger and kept contributions.
 
     Attributes
     ----------
     expected : set of str
-        Clients that were ever counted: none of them may be left out unsaid, even if
-        all snapshots are damaged.
+        Clients that were ever counted, even if all snapshots are damaged: the run must
+        report them as missing if they are not in the snapshot.
     forgotten : set of str
         Clients that are not to be asked.
     """
 
-    def __init__(self, directory: RunDirectory, keep: bool = False) -> None:
+    def __init__(self, directory: RunDirectory, keep: bool) -> None:
         self._directory = directory
         self._keep = keep
         self.ledger = Ledger(directory.ledger_path)
@@ -111,7 +100,8 @@ class RunState:
         path = self._directory.statistics_path
         try:
             if path.exists():
-                _link(path, self._directory.earlier_statistics_path)
+                earlier = self._directory.earlier_statistics_path
+                replace_by_link(earlier, lambda link: link.hardlink_to(path))
             save_snapshot(path, snapshot)
         except OSError as error:
             raise OSError(
@@ -139,29 +129,3 @@ class RunState:
             except DamagedFile as error:
                 log(WARNING, "%s What is not in an earlier one is asked again.", error)
         return None
-
-
-def readmit(state: RunState, snapshot: Snapshot, client: str) -> Snapshot:
-    """Save and return the snapshot with a forgotten client free to be asked again."""
-    if client not in snapshot.forgotten:
-        raise ValueError(
-            f"A client to admit again must have been forgotten, got {client!r}. "
-            f"Forgotten: {', '.join(snapshot.forgotten) or 'none'}."
-        )
-    rest = tuple(other for other in snapshot.forgotten if other != client)
-    changed = replace(snapshot, forgotten=rest)
-    state.save(changed)
-    state.ledger.append(LedgerEntry(client, READMITTED))
-    return changed
-
-
-def _link(path: Path, other: Path) -> None:
-    """Let another name stand for a file; a system without links does without."""
-    temporary = other.with_name(f".{other.name}.{uuid.uuid4().hex}")
-    try:
-        os.link(path, temporary)
-        os.replace(temporary, other)
-    except OSError:
-        pass
-    finally:  # still there, too, if both names stood for the same file
-        temporary.unlink(missing_ok=True)
