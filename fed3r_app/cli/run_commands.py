@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 commands = args.Group()
 _RUN_DIR = args.path("run_dir", "RUN_DIR", "folder of the run")
-_CLIENT = args.argument("client", "its id", metavar="CLIENT")
+_CLIENT = args.argument("client", "id of the client", metavar="CLIENT")
 _SEES_RUN = "; its ServerApps must see RUN_DIR at the same place"
 
 
 @commands.command(
     "add",
-    "add clients that have come since to the statistics of a run",
+    "add new clients to the statistics of a finished run",
     *(_RUN_DIR, *args.superlink(_SEES_RUN), args.APP),
     args.repeated(
         "--readmit",
@@ -37,7 +37,7 @@ _SEES_RUN = "; its ServerApps must see RUN_DIR at the same place"
 def add_clients(options: argparse.Namespace) -> int:
     """Resume a run with the clients that are not yet in its statistics.
 
-    Those that are connected are asked and added, and the classifier is solved again.
+    Those that are connected are asked and added, then the classifier is solved again.
     """
     directory = _directory(options)
     with directory.locked():
@@ -50,7 +50,7 @@ def add_clients(options: argparse.Namespace) -> int:
 
 @commands.command(
     "forget",
-    "take a client out of the statistics of a run, exactly",
+    "remove a client from the statistics of a run, exactly",
     *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN, nargs="?"), args.APP),
 )
 def forget(options: argparse.Namespace) -> int:
@@ -85,20 +85,20 @@ def forget(options: argparse.Namespace) -> int:
 
 @commands.command(
     "replace",
-    "put what a client has now in the place of what it had",
+    "replace a client's statistics by those of its current data",
     *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN), args.APP),
 )
 def replace(options: argparse.Namespace) -> int:
-    """Ask a client for its statistics, which replace those it sent before.
+    """Ask a client for its statistics again, and replace those it sent before.
 
-    Those must have been kept (keep-contributions).
+    The earlier ones must have been kept (keep-contributions).
     """
     return _start(_directory(options), options, replace=options.client)
 
 
 @commands.command(
     "solve",
-    "make a new classifier of the statistics of a run",
+    "solve the classifier again from the statistics of a run",
     _RUN_DIR,
     args.argument(
         "--ridge-lambda",
@@ -114,16 +114,18 @@ def replace(options: argparse.Namespace) -> int:
 )
 def solve(options: argparse.Namespace) -> int:
     """Solve again with another lambda. No client is involved."""
+    from fed3r_app.core import HEADS
+    from fed3r_app.core.names import METHODS
     from fed3r_app.runs.model_file import save_model
 
     directory, output = _directory(options), options.output
     lam = _read_lambda(options.ridge_lambda)
     with directory.locked():
         run = _open(directory)
-        if run.config.method == "fedncm" and lam != "auto":
-            raise ValueError(
-                f"--ridge-lambda must be auto for class means (fedncm), got {lam:g}."
-            )
+        method, head = run.config.method, METHODS[run.config.method].head
+        if lam != "auto" and not HEADS[head].uses_lambda:
+            name = f"{head.replace('-', ' ')} ({method})"
+            raise ValueError(f"--ridge-lambda must be auto for {name}, got {lam:g}.")
         if output is None:
             run.check_is_closed_form()
             model = run.write_model(lam)
@@ -144,11 +146,11 @@ def solve(options: argparse.Namespace) -> int:
 
 @commands.command(
     "audit",
-    "check a run's statistics against its ledger, kept files and model",
+    "check the statistics of a run against its ledger, kept files and model",
     _RUN_DIR,
 )
 def audit_run(options: argparse.Namespace) -> int:
-    """Check that all that a run has saved agrees.
+    """Check that the files of a run agree with each other.
 
     Nothing is changed; the exit code is 1 if anything is wrong.
     """

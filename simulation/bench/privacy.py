@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from fed3r_app.core import (
     FeatureMap,
+    HeadOptions,
+    Metrics,
     RidgeStatistics,
-    class_means,
-    count_correct,
     select_lambda,
-    solve_ridge,
+    solve_head,
 )
+from fed3r_app.core.names import METHODS
 from fed3r_app.privacy.gaussian import (
     NORM,
     PrivacyBudget,
@@ -59,9 +60,8 @@ def _accuracies(features: Features, method: str, times: int) -> list[float]:
     Z_test = feature_map(features.Z_test)
 
     def accuracy(stats: RidgeStatistics, lam: float) -> float:
-        W = solve_ridge(stats, lam) if method == "fed3r" else class_means(stats)
-        correct = count_correct(Z_test, features.y_test, W, stats.counts > 0)
-        return correct / len(features.y_test)
+        classifier = solve_head(METHODS[method].head, stats, HeadOptions(lam))
+        return Metrics.of(classifier.scores(Z_test), features.y_test).accuracy
 
     accuracies = []
     for epsilon in _EPSILONS:
