@@ -1,7 +1,7 @@
 """The mathematics of Fed3R: statistics that add up, and what is solved from them.
 
 Pure functions and values on float64 torch tensors, on any device; no Flower, no
-files, no logging. The symbols are the paper's:
+files, no logging. Asks no other room. The symbols are the paper's:
 
     ======  =========  ==========================================================
     symbol  shape      meaning

@@ -27,7 +27,7 @@ from fed3r_app.core.feature_map import Limits
 from fed3r_app.core.statistics import Contribution
 
 _EPS = torch.finfo(torch.float64).eps
-# Operations that take well under half a second on one core.
+# Operations that take well under half a second on one core: at some 1e10 a second.
 _AFFORDABLE = 4e9
 # Up to so many rows one thread is faster: to wake others takes longer than the work.
 _FEW_ROWS = 64
@@ -102,7 +102,10 @@ class _Sums:
         self.between = (self.means * b_transposed).sum(dim=0)
         # What is smaller than the smallest normal number is rounded by more than u.
         self.norms = self.diagonal.clamp(min=0).sqrt() + math.sqrt(n) * kind.tiny
+        # u = eps / 2: (2 + 4 sqrt(C_k)) u <= 3 sqrt(C_k) eps, and a third more for the
+        # products of two errors.
         self.slack = 4 * math.sqrt(max(len(self.counts), 1)) * kind.eps
+        # n + d roundings in each of A, b and the QR, whose constants are small: 16.
         self.slack += 16 * (n + len(self.diagonal)) * _EPS
         self.rounding = self.slack * self.norms**2
 
@@ -163,8 +166,9 @@ def _check_range(sums: _Sums, n: int, low: Tensor, high: Tensor) -> None:
 def _affordable_features(d: int, num_present: int) -> Tensor | slice:
     """Return which features (m,) to check together."""
     m = d
+    # Of m features: 2 m^2 C_k for b diag(1/n_c) b', m^3 / 3 for Cholesky.
     while m * m * (2 * num_present + m / 3) > _AFFORDABLE:
-        m = int(0.9 * m)
+        m = int(0.9 * m)  # within 10 % of the most that is affordable
     if m == d:
         return slice(None)
     generator = torch.Generator()
@@ -174,7 +178,8 @@ def _affordable_features(d: int, num_present: int) -> Tensor | slice:
 
 def _check_semidefinite(M: Tensor, slack: float) -> None:
     """Raise unless M + slack I is positive definite, M overwritten."""
-    # Cholesky fails on a zero matrix; one that is zero needs no slack to pass.
+    # Cholesky fails on a zero matrix; one that is zero needs no slack to pass. Its own
+    # rounding, in practice a few eps times the trace, is in the 16.
     scale = float(M.diagonal().abs().sum())
     M.diagonal().add_(slack + 16 * _EPS * scale + torch.finfo(M.dtype).tiny)
     _, failed = torch.linalg.cholesky_ex(M)

@@ -41,8 +41,8 @@ def statistics_flops(
 ) -> float:
     """Return the FLOPs of a client's statistics: n (F_phi + d(d+1)/2 + dC).
 
-    F_phi are those of one image through the backbone. With n all samples counted so
-    far by the number of clients, counted or not, it is the average per client.
+    F_phi are those of one image through the backbone. With n the samples aggregated so
+    far divided by the number of all clients, it is the average per client.
     """
     return num_samples * (forward_flops + d * (d + 1) / 2 + d * num_classes)
 

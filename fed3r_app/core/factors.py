@@ -81,7 +81,7 @@ class StatisticsFactor:
     def class_sums(self) -> Tensor:
         """The sums of the classes present, S'R = b[:, classes]', (C_k, d).
 
-        Kept, since a contribution is checked by them before it is counted.
+        Cached: they are checked first, and then added to the total.
         """
         return self.S.T @ self.R
 
@@ -204,6 +204,7 @@ def _pivoted_qr(M: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
         )
     Q, R_ordered = torch.from_numpy(q), torch.from_numpy(r)
     diagonal = R_ordered.diagonal()
+    # Pivots below the usual bound on the rounding of a QR, max(n, d) eps ||M||, are 0.
     noise = max(n, d) * torch.finfo(torch.float64).eps * diagonal[0].abs()
     rank = int((diagonal.abs() > noise).sum())
     sign = diagonal[:rank].sign()

@@ -137,6 +137,7 @@ def _cholesky(A: Tensor, lam: float) -> Tensor:
     # A + lam I is symmetric positive definite because lam > 0, so Cholesky applies,
     # unless lam is below the rounding errors of A.
     scale = A.diagonal().abs().mean().item()
+    # From about the rounding of float64 to that of float32 uploads, in steps of ten.
     for jitter in (0.0, *(scale * 10.0**power for power in range(-14, -6))):
         shifted = A.clone()
         shifted.diagonal().add_(lam + jitter)

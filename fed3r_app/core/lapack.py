@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.linalg import cython_lapack
 
 Array = NDArray[np.float64]
-_BLOCK = 64  # columns that are reduced together
+_BLOCK = 64  # columns that are reduced together, at most: LAPACK takes 32
 
 
 def tridiagonalise(A: Array) -> tuple[Array, Array, Array, Array]:
@@ -45,6 +45,7 @@ def eigen_tridiagonal(diagonal: Array, off_diagonal: Array) -> tuple[Array, Arra
     values, vectors = np.empty(d), np.empty((d, d), order="F")
     found, is_accurate = np.zeros(1, np.intc), np.ones(1, np.intc)
     support = np.empty(2 * d, np.intc)
+    # The least sizes that dstemr accepts.
     work, integer_work = np.empty(18 * d), np.empty(10 * d, np.intc)
     _call(
         # dstemr destroys both diagonals, and wants room for one number more.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_TOP = 5
+_TOP = 5  # as ImageNet's top-5 accuracy
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +24,7 @@ class Metrics:
     correct, total : int
         Samples predicted right, and all samples.
     top5 : int or None
-        Samples whose class is among the five best; None where it was not counted.
+        Samples whose class is among the five best; None where it is not known.
     confusion : Tensor of shape (C, C), int64, or None
         Samples of class i that were predicted as class j.
     """

@@ -12,7 +12,8 @@ from fed3r_app.core.statistics import (
     mirror_upper,
 )
 
-# Columns of A that one product updates: what lies below the diagonal is not computed.
+# Rows of A that one product updates: what lies below the diagonal is not computed.
+# Narrower blocks save more of it, and make products too thin for full speed.
 _BLOCK = 256
 
 
@@ -21,8 +22,8 @@ class RunningSum:
 
     A factor of rank r is not turned into a d x d matrix: its rows wait until enough
     have come together, then one product adds them all, sum R_k'R_k = [R_1; R_2; …]'
-    [R_1; R_2; …]. Memory stays at A, b and the waiting rows. What has been counted
-    before, the start, is copied and fixes d, C and the device.
+    [R_1; R_2; …]. Memory stays at A, b and the waiting rows. The
+    statistics to start from are copied and fixes d, C and the device.
     """
 
     def __init__(self, start: RidgeStatistics) -> None:
@@ -32,11 +33,12 @@ class RunningSum:
         self._counts = start.counts.clone()
         self._waiting: list[Tensor] = []
         self._waiting_rows = 0
+        # As much memory as A, and rows enough for a product at full speed.
         self._max_rows = max(start.d, 256)
 
     @property
     def n(self) -> int:
-        """Number of samples counted so far."""
+        """Number of samples aggregated so far."""
         return int(self._counts.sum())
 
     def add(self, contribution: Contribution) -> None:

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-_MIRROR_BLOCK = 512
+_MIRROR_BLOCK = 512  # rows: 2 MB of a block of A, which a cache holds
 # Which of d features to look at where C_k classes are present.
 ChooseFeatures = Callable[[int, int], Tensor | slice]
 

@@ -40,11 +40,14 @@ from fed3r_app.core.statistics import mirror_upper, packed_size, unpack_upper
 # How many standard normal draws, float64 (size,).
 Normals = Callable[[int], Tensor]
 
+# As fine as float32 holds features of norm 1; sums of 2^29 samples are still exact
+# multiples of it in float64, whose integers end at 2^53.
 _UNIT = 2.0**-24
-# Every sample's features are brought to this norm, B.
+# Every sample's features are brought to this norm, B. With B = 1 the parts of A, b and
+# the counts in the sensitivity are equal.
 NORM = 1.0
 NEIGHBOURS = "add or remove one sample"
-_CHUNK = 2**20
+_CHUNK = 2**20  # numbers drawn at a time: 8 MB
 
 
 def sensitivity(norm: float) -> float:

@@ -5,7 +5,7 @@ masked. The noise of t clients with variance sigma^2 / t each has variance sigma
 t the least number of survivors whose sum is ever unmasked, every such sum has enough.
 The integers that it is added to move by no more than the sensitivity, because features
 are rounded towards zero. The noise is rounded to units so fine (4^-g in A, 2^-g in b
-and in the counts) that a sum of rounded shares can't be told from a rounded sum.
+and in the counts) that a sum of rounded shares is as good as a rounded sum.
 Rounded to whole samples, the small shares of many clients would all be zero.
 """
 

@@ -4,7 +4,8 @@ After Bonawitz et al., *Practical Secure Aggregation for Privacy-Preserving Mach
 Learning*, for a server that follows the protocol but remembers all it sees. Plain
 values and bytes; no Flower. ``fixed_point`` turns statistics into integers whose sums
 are exact, ``crypto`` holds the primitives and shares secrets, ``client`` and ``server``
-are the two sides of the four exchanges, ``unmask_marker`` the mark on disk.
+are the two sides of the four exchanges, ``unmask_marker`` the mark on disk. May ask
+``core`` alone.
 
 Who learns what is in ``SECURITY.md``.
 """

@@ -26,9 +26,9 @@ from fed3r_app.core.statistics import (
     unpack_upper,
 )
 
-_MOST_BITS = 20
-_EXACT = 2**53
-_ROUNDING = 1e-6  # of float32
+_MOST_BITS = 20  # features are float32, of 24 bits: finer steps would add little
+_EXACT = 2**53  # float64 holds all whole numbers below
+_ROUNDING = 1e-6  # a few eps of float32, 1.2e-7
 Integers = NDArray[np.int64]
 Vector = NDArray[np.uint64]
 
@@ -107,7 +107,7 @@ class FixedPointEncoding:
         largest = float(Z.abs().max()) if Z.numel() else 0.0
         # A cosine or a norm may pass its bound by a rounding error, never by more.
         if not largest <= self.max_feature * (1 + _ROUNDING):  # also refuses NaN
-            # The sentence goes to the server: it must not show what the feature is.
+            # The message goes to the server: it must not show what the feature is.
             raise ValueError(
                 f"Features must lie within secagg-max-feature = {self.max_feature:g}, "
                 "got one beyond it, or NaN."
@@ -117,7 +117,7 @@ class FixedPointEncoding:
         return units.clamp(-self.largest_unit, self.largest_unit)
 
     def round(self, Z: Tensor) -> Tensor:
-        """Return the features on the grid: what a plain run would have to use."""
+        """Return the rounded features: with them a plain run has the same result."""
         return self.integers(Z) * 2.0**-self.bits
 
     def scales(self) -> Tensor:
@@ -190,17 +190,17 @@ class IntegerStatistics:
         cls,
         chunks: Iterable[tuple[Tensor, Tensor]],
         num_classes: int,
-        grid: FixedPointEncoding,
+        encoding: FixedPointEncoding,
     ) -> IntegerStatistics:
         """Return the statistics of chunks of mapped features (m, dim), labels (m,)."""
-        total = RidgeStatistics.zeros(grid.feature_map.dim, num_classes)
+        total = RidgeStatistics.zeros(encoding.feature_map.dim, num_classes)
         for Z, y in chunks:
-            total = total + RidgeStatistics.of(grid.integers(Z), y, num_classes)
-        if total.n > grid.max_samples:
-            # Nor how many samples there are.
+            total = total + RidgeStatistics.of(encoding.integers(Z), y, num_classes)
+        if total.n > encoding.max_samples:
+            # The message goes to the server: it must not show how many there are.
             raise ValueError(
                 "secagg-max-samples must be at least the number of this client's "
-                f"samples, got {grid.max_samples}."
+                f"samples, got {encoding.max_samples}."
             )
         return cls(
             pack_upper(total.A).numpy().astype(np.int64),
@@ -232,9 +232,9 @@ class IntegerStatistics:
             )
         return cls(A, b.reshape(d, num_classes), counts)
 
-    def check_within(self, grid: FixedPointEncoding) -> None:
-        """Raise ValueError unless features on the grid can have these sums."""
-        n, largest = sum(self.counts.tolist()), grid.largest_unit
+    def check_within(self, encoding: FixedPointEncoding) -> None:
+        """Raise ValueError unless these can be sums over encoded features."""
+        n, largest = sum(self.counts.tolist()), encoding.largest_unit
         for name, values, least, most in (
             ("counts", self.counts, 0, n),
             ("b", self.b, -n * largest, n * largest),
@@ -242,13 +242,13 @@ class IntegerStatistics:
         ):
             if not least <= int(values.min()) <= int(values.max()) <= most:
                 raise ValueError(
-                    f"{name} must be a sum over features within {grid.max_feature:g}, "
-                    "got one that can't be."
+                    f"{name} must be a sum over features within "
+                    f"{encoding.max_feature:g}, got one that can't be."
                 )
 
-    def statistics(self, grid: FixedPointEncoding) -> RidgeStatistics:
+    def statistics(self, encoding: FixedPointEncoding) -> RidgeStatistics:
         """Return the same as float64, exactly; see ``FixedPointEncoding.scaled``."""
-        d, unit = len(self.b), 2.0**-grid.bits
+        d, unit = len(self.b), 2.0**-encoding.bits
         return RidgeStatistics(
             A=mirror_upper(unpack_upper(self.A * unit**2, d, d)),
             b=torch.from_numpy(self.b * unit),

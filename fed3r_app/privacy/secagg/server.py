@@ -53,7 +53,7 @@ class Group:
     """One attempt to learn the sum of the vectors of some clients, and only that.
 
     Members are numbered from 1, their vectors have ``length`` integers. Each stage
-    takes what came, drops who is missing, and raises GroupFailed if fewer than
+    takes the replies, drops members without one, and raises GroupFailed if fewer than
     ``threshold`` are left.
     """
 
@@ -68,11 +68,11 @@ class Group:
         self._total = np.zeros(length, dtype=np.uint64)
 
     def take_keys(self, member: int, keys: PublicKeys) -> None:
-        """Note a member's public keys."""
+        """Record a member's public keys."""
         self.keys[member] = keys
 
     def take_shares(self, member: int, sealed: Mapping[int, bytes]) -> None:
-        """Note a member's sealed shares, one for each other member."""
+        """Record a member's sealed shares, one for each other member."""
         if sealed.keys() != self.keys.keys() - {member}:
             raise ValueError("There must be one sealed share for each other member.")
         self.sealed[member] = dict(sealed)
@@ -88,7 +88,7 @@ class Group:
         self.survivors.add(member)
 
     def take_answer(self, member: int, answer: UnmaskAnswer) -> None:
-        """Note a member's shares of the secrets that are needed."""
+        """Record a member's shares of the secrets that are needed."""
         if (
             answer.seed_shares.keys() != self.survivors
             or answer.key_shares.keys() != self.dropped
