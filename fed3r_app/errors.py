@@ -2,4 +2,4 @@
 
 
 class RunError(RuntimeError):
-    """A run that did not come to its end, with a sentence that says why."""
+    """A run that did not complete; the message says why."""

@@ -7,7 +7,7 @@ from logging import INFO
 
 from flwr.common.logger import log
 
-_SECONDS = 5.0
+_SECONDS = 5.0  # between two lines: few in a log of hours, soon enough to be seen
 
 
 class Progress:
@@ -18,7 +18,7 @@ class Progress:
         self._last = time.monotonic()
 
     def __call__(self, done: int, total: int) -> None:
-        """Note that so many are done."""
+        """Record that so many are done."""
         if time.monotonic() - self._last > _SECONDS:
             self._last = time.monotonic()
             log(INFO, "%s: %d of %d", self._what, done, total)

@@ -21,7 +21,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run Fed3R; what goes wrong ends in one sentence."""
+    """Run Fed3R; an error ends the run with a message on one line."""
     try:
         with _warnings_in_the_log():
             for key, reason in retired_keys(context.run_config).items():

@@ -46,7 +46,7 @@ def _version() -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fed3r",
-        description="Look at runs of Fed3R and use their models.",
+        description="Run Fed3R, look at its runs, and use their models.",
         epilog="Runs are started with `fed3r run` on a SuperLink, or with `flwr run`; "
         "each leaves a folder in results/.",
     )

@@ -22,7 +22,7 @@ def _port(text: str) -> int:
 
 @commands.command(
     "certificates",
-    "make certificates and keys for a trial of a deployment",
+    "make certificates and keys for a trial deployment",
     args.path("folder", "DIR", "where to write them; made if needed"),
     args.repeated(
         "--host",
@@ -64,14 +64,14 @@ def make_trial(options: argparse.Namespace) -> int:
 
 @commands.command(
     "check",
-    "say whether a SuperLink can be reached, and if not, why",
+    "check whether a SuperLink can be reached, and print why not",
     *args.superlink(),
     args.argument(
         "--port", "also check that this port is free for a SuperNode here", type=_port
     ),
 )
 def check(options: argparse.Namespace) -> int:
-    """Connect to a SuperLink as a node would, and say what is wrong."""
+    """Connect to a SuperLink as a node would, and report what is wrong."""
     superlink = args.connection(options)
     superlink.check()
     check_port(options.port)
@@ -81,7 +81,7 @@ def check(options: argparse.Namespace) -> int:
 
 @commands.command(
     "register",
-    "let nodes connect, by their public keys",
+    "register the public keys of nodes, so that they may connect",
     *args.superlink(),
     args.path("keys", "KEY.pub", nargs="+"),
 )
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
 
 @commands.command(
     "demo-data",
-    "write folders of images for a trial of nodes with their own data",
+    "write folders of images for a trial deployment",
     args.path("folder", "DIR"),
     args.repeated("--node", "name of a node; repeat it", required=True, default=None),
 )

@@ -29,7 +29,7 @@ def _positive(text: str) -> int:
 
 @commands.command(
     "show",
-    "print the outcome of a run",
+    "print the summary of a run",
     args.path(
         "run_dir",
         "RUN_DIR",

@@ -21,7 +21,7 @@ from typing import IO, Any, Self
 
 from fed3r_app.deployment.superlink import SuperLink, flower_environment
 
-_START_SECONDS = 60.0
+_START_SECONDS = 60.0  # passed only if something is wrong, or all cores are busy
 # Flower's processes take five seconds to end by themselves. Nothing of theirs is needed
 # afterwards, and what an app saves it replaces in one step, so they aren't waited for.
 _STOP_SECONDS = 0.5

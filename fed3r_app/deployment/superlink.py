@@ -1,7 +1,7 @@
 """A SuperLink that runs elsewhere: is it there, let nodes in, start a run on it.
 
-Flower's own commands do the work. What they leave open is said here: why there is no
-connection, in one sentence, and whether a run completed, in an exit code.
+Flower's own commands do the work. What they do not report is found out here: why there
+is no connection, and whether a run completed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 COMPLETED = "finished:completed"
 _CONNECTION = "fed3r"
-_TIMEOUT_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0  # far above a round trip, short for a person who waits
 _HOSTNAME_MISMATCH, _IP_MISMATCH, _EXPIRED = 62, 64, 10  # of OpenSSL's verification
 
 
@@ -62,7 +62,7 @@ class SuperLink:
         return host.strip("[]"), int(port)
 
     def check(self) -> None:
-        """Raise an OSError whose sentence says why there is no connection, if so."""
+        """Raise an OSError that says why there is no connection, if there is none."""
         tls = self._tls()
         try:
             self._ask_for_health(tls)
@@ -112,7 +112,7 @@ class SuperLink:
         options = [word for each in run_config for word in ("--run-config", each)]
         command = ["run", str(app), *options, "--format", "json"]
         done = self._flwr(*command, stdout=subprocess.PIPE)
-        # The command ends well also where there is an error, and says so inside.
+        # The exit code is 0 even after an error, which is in the output.
         answer = json.loads("".join(done.stdout.partition("{")[1:]) or "{}")
         if done.returncode or not answer.get("success"):
             reason = answer.get("error-message", done.stdout)
@@ -132,7 +132,7 @@ class SuperLink:
                 ) from error
             if status.startswith("finished"):
                 return status
-            time.sleep(1.0)
+            time.sleep(1.0)  # the log may end before the run does
 
     def register(self, public_key: Path) -> bool:
         """Let the node with that key connect; return False if it was let in before."""
@@ -166,7 +166,7 @@ class SuperLink:
 
     @contextmanager
     def _control(self) -> Iterator[ControlHttpClient]:
-        """Yield a client of Flower's interface for people; raise OSErrors alone."""
+        """Yield a client of Flower's control interface; its errors become OSErrors."""
         import httpx
         from flwr.supercore.control.control_http_client import ControlHttpClient
         from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
@@ -230,7 +230,7 @@ class SuperLink:
         if isinstance(error, socket.gaierror):
             return f"the host is not known ({error.strerror})."
         if isinstance(error, ConnectionRefusedError):
-            return "nobody listens there. Is it started?"
+            return "nothing listens there. Is it started?"
         if isinstance(error, ssl.SSLCertVerificationError):
             return self._distrust(error)
         if isinstance(error, ssl.SSLError):

@@ -23,7 +23,7 @@ def file_lock(file: Path, refusal: str) -> Iterator[None]:
     """Hold the lock of a file; it ends with the process, however that ends.
 
     The file is for the lock alone: it may be emptied. If another process holds the
-    lock, ``refusal`` is the sentence of the OSError.
+    lock, ``refusal`` is the message of the OSError.
     """
     try:
         lock = FileLock(file, timeout=0).acquire()

@@ -117,8 +117,8 @@ def test_a_superlink_that_is_there_is_up(
 
 def test_nobody_listens(sentence: Any) -> None:
     address = f"127.0.0.1:{free_port()}"
-    assert f"at {address}: nobody listens there" in sentence("check", address)
-    assert "nobody listens there" in sentence("register", address, "a.pub")
+    assert f"at {address}: nothing listens there" in sentence("check", address)
+    assert "nothing listens there" in sentence("register", address, "a.pub")
 
 
 def test_a_run_needs_a_superlink(sentence: Any, tmp_path: Path) -> None:
@@ -126,7 +126,7 @@ def test_a_run_needs_a_superlink(sentence: Any, tmp_path: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     line = sentence("run", address, "--app", str(tmp_path))
     assert line == (
-        f"fed3r: No connection to the SuperLink at {address}: nobody listens there. "
+        f"fed3r: No connection to the SuperLink at {address}: nothing listens there. "
         "Is it started?"
     )
 
