@@ -35,7 +35,7 @@ from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.model_file import load_model, saved_backbone
 from simulation.analyses.kernel_ridge import rbf_kernel, solve_dual
 
-_CHUNK = 2048
+_CHUNK = 2048  # test images whose kernel rows are held at a time
 _MATRICES = 3  # of n x n: the kernel, its factor, and one in passing
 
 

@@ -1,4 +1,4 @@
-"""Timed runs of our app and of an empty one, by `flwr run` on a private SuperLink."""
+"""Timed runs of our app and of an empty one: `flwr run` on an ephemeral SuperLink."""
 
 from __future__ import annotations
 

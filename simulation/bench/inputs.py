@@ -32,7 +32,7 @@ def find(data: Path | None, name: str) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Federation:
+class PublishedFederation:
     """Clients, classes and the published mean number of images of a client."""
 
     name: str
@@ -51,13 +51,13 @@ class Federation:
         return draw_client_sizes(self.num_clients, self.mean_size, seed=0)
 
 
-INATURALIST = Federation("inaturalist-users-120k", 9275, 1203, 13.0)
-LANDMARKS = Federation("landmarks-users-160k", 1262, 2028, 119.9)
+INATURALIST = PublishedFederation("inaturalist-users-120k", 9275, 1203, 13.0)
+LANDMARKS = PublishedFederation("landmarks-users-160k", 1262, 2028, 119.9)
 FEDERATIONS = (
     INATURALIST,
     LANDMARKS,
-    Federation("inaturalist-geo-100", 3606, 1203, 33.4),
-    Federation("inaturalist-geo-1k", 368, 1203, 326.9),
+    PublishedFederation("inaturalist-geo-100", 3606, 1203, 33.4),
+    PublishedFederation("inaturalist-geo-1k", 368, 1203, 326.9),
 )
 
 
@@ -101,7 +101,7 @@ def _draw_features(n: int, d: int = 1280, num_classes: int = 100) -> Features:
 
 
 def describe_inputs(data: Path | None) -> str:
-    """Return a sentence on where sizes, features and images come from."""
+    """Return a note that says where sizes, features and images come from."""
     missing = [name for name in (_FEATURES, IMAGES) if not find(data, name)]
     if not all(federation.sizes_file(data) for federation in FEDERATIONS):
         missing.insert(0, _SIZES)

@@ -13,7 +13,6 @@ from fed3r_app.core import (
     Limits,
     RidgeStatistics,
     RunningSum,
-    StatisticsFactor,
 )
 from fed3r_app.wire import pack_statistics, unpack_contribution, unpack_statistics
 from simulation.bench.inputs import INATURALIST, describe_inputs
@@ -71,7 +70,6 @@ def time_way(way: str, sizes: list[int], d: int, num_classes: int) -> float:
         if way == _FOLDED:
             running.add(part)
         else:
-            assert isinstance(part, StatisticsFactor)
             _add_in_place(total, part.statistics())
 
     form = "dense" if way == _DENSE else "factor"

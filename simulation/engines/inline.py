@@ -2,7 +2,7 @@
 
 No Ray, no sockets: deterministic, quick to start, and a debugger can step into a
 client. The records are those that travel otherwise, already serialised by Flower, so
-that what is counted as bytes is real.
+that the bytes of a run are the real ones.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class InlineGrid(Grid):
         self, client_app: ClientApp, num_clients: int, run_config: UserConfig
     ) -> None:
         self._client_app = client_app
-        # As in Flower: clients tell one run from another by its id.
+        # As in Flower: clients distinguish runs by their ids.
         self.run_id = secrets.randbits(63)
         shared = dict(run_config)
         self._contexts = {}
@@ -95,7 +95,7 @@ class InlineGrid(Grid):
         context = self._contexts[message.metadata.dst_node_id]
         try:
             return self._client_app(message, context)
-        except Exception as error:  # Flower, too, turns whatever a client raises
+        except Exception as error:  # Flower, too, replies with an error
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
             return Message(Error(code=code, reason=str(error)), reply_to=message)
 

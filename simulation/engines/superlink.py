@@ -21,7 +21,7 @@ class EphemeralSuperLink(FlowerProcesses):
     def run(self, *arguments: str, output: Path | None = None) -> bool:
         """Call ``flwr run`` with live output; return whether the run completed.
 
-        Flower's command ends well whatever became of the run, so its status is asked.
+        The exit code of ``flwr run`` is 0 also after a failed run: the status is asked.
         The arguments are the app's folder and options of ``flwr run``; the output goes
         to a file, where one is given.
         """

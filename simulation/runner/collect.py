@@ -1,4 +1,4 @@
-"""What came of an experiment's runs: all that is there, and curves over the seeds."""
+"""The results of an experiment's runs, and their curves over the seeds."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def known_values(runs: Iterable[Finished], key: str) -> list[float]:
     return [value for run in runs if (value := run.measure(key)) is not None]
 
 
-def deviation(values: ArrayLike) -> NDArray[np.float64]:
+def standard_deviation(values: ArrayLike) -> NDArray[np.float64]:
     """Return the sample standard deviation of values (n, ...), (...).
 
     The seeds are a sample of all seeds: the squares' sum is divided by n - 1. One value
@@ -120,7 +120,7 @@ def average(runs: list[Finished]) -> tuple[NDArray[np.float64], NDArray[np.float
     stacked = np.stack([each[at] for each, at in zip(tables, places, strict=True)])
     mean = stacked.mean(axis=0)
     mean[:, 1] = rounds
-    return mean, deviation(stacked)
+    return mean, standard_deviation(stacked)
 
 
 def to_reach(run: Finished, accuracy: float) -> NDArray[np.float64] | None:

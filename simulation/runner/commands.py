@@ -24,8 +24,8 @@ _INTERRUPTED = 130
 Handler = Callable[[argparse.Namespace], int]
 
 
-def _polite(handler: Handler) -> Handler:
-    """Return a command whose errors are sentences and exit codes."""
+def _with_exit_code(handler: Handler) -> Handler:
+    """Return a command that prints its errors and returns an exit code."""
 
     def call(arguments: argparse.Namespace) -> int:
         try:
@@ -42,7 +42,7 @@ def _polite(handler: Handler) -> Handler:
     return call
 
 
-@_polite
+@_with_exit_code
 def run_command(arguments: argparse.Namespace) -> int:
     """Run experiments; return 0 if everything is done then."""
     if arguments.jobs < 0:
@@ -53,7 +53,7 @@ def run_command(arguments: argparse.Namespace) -> int:
     return run_experiments(_load(arguments), store, arguments.engine, arguments.jobs)
 
 
-@_polite
+@_with_exit_code
 def list_command(arguments: argparse.Namespace) -> int:
     """Print all experiments and how much of each is done."""
     store, rows = Store.at(arguments.output), []
@@ -72,7 +72,7 @@ def list_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@_polite
+@_with_exit_code
 def show_command(arguments: argparse.Namespace) -> int:
     """Print the runs of experiments and what they change of the defaults."""
     store = Store.at(arguments.output)
@@ -88,7 +88,7 @@ def show_command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-@_polite
+@_with_exit_code
 def table_command(arguments: argparse.Namespace) -> int:
     """Print the tables of experiments."""
     store, code = Store.at(arguments.output), 0
@@ -96,17 +96,17 @@ def table_command(arguments: argparse.Namespace) -> int:
         results = collect(experiment, store)
         for table in tables_of(results):
             print(table.markdown() if arguments.markdown else table.text(), end="\n\n")
-        code |= _say_what_is_missing(results)
+        code |= _report_missing(results)
     return code
 
 
-@_polite
+@_with_exit_code
 def plot_command(arguments: argparse.Namespace) -> int:
     """Draw the pictures of experiments and write their reports."""
     store, code = Store.at(arguments.output), 0
     for experiment in _load(arguments):
         report = write_report(experiment, store)
-        code |= _say_what_is_missing(report.results)
+        code |= _report_missing(report.results)
         for path in report.figures:
             print(f"Picture: {path}")
             if arguments.to:
@@ -116,8 +116,8 @@ def plot_command(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _say_what_is_missing(results: Results) -> int:
-    """Say how many runs are missing; return the exit code that this means."""
+def _report_missing(results: Results) -> int:
+    """Print how many runs are missing; return the exit code."""
     experiment, missing = results.experiment, len(results.missing)
     if not missing:
         return 0

@@ -49,7 +49,7 @@ class Display(progress.Progress):
         """Move a task's bar."""
         self.update(self._bars[task][0], completed=done, total=total)
 
-    def ended(self, task: Task, sentence: str) -> None:
+    def ended(self, task: Task, reason: str) -> None:
         """Replace a task's bar by a line."""
         bar, began = self._bars.pop(task)
         self.remove_task(bar)
@@ -58,9 +58,9 @@ class Display(progress.Progress):
         summary = self._store.summary(task.run) if task.run else None
         accuracy = number_of(summary or {}, "accuracy")
         outcome = "done" if accuracy is None else f"accuracy {format_percent(accuracy)}"
-        if sentence:
-            self.failures.append((task, sentence))
-            outcome = f"FAILED: {sentence}"
+        if reason:
+            self.failures.append((task, reason))
+            outcome = f"FAILED: {reason}"
         seconds = format_seconds(time.monotonic() - began)
         line = f"{self._done} of {self._total}: {task.title}: {outcome}, {seconds}"
         # Above the bars.

@@ -21,7 +21,7 @@ from simulation.runner.tasks import (
     run_task,
 )
 
-_MOST_JOBS = 4
+_MOST_JOBS = 4  # a run holds 1 to 2 GB
 
 
 def run_experiments(
@@ -29,7 +29,7 @@ def run_experiments(
 ) -> int:
     """Run what is not done yet, so many at a time; return 0 if everything is done then.
 
-    A run that several experiments share is run once. 0 jobs leave the number to us.
+    A run that several experiments share is run once. 0 jobs: as many as cores, up to 4.
     """
     began = time.monotonic()
     runs = {run.identity: run for each in experiments for run in each.all_runs}
@@ -63,8 +63,8 @@ def run_experiments(
         print(f"All {len(runs)} runs are done. {seconds}.")
         return 0
     print(f"{len(display.failures)} failed, in {seconds}:", file=sys.stderr)
-    for task, sentence in display.failures:
-        print(f"  {task.title}: {sentence}\n    Log: {task.log}", file=sys.stderr)
+    for task, reason in display.failures:
+        print(f"  {task.title}: {reason}\n    Log: {task.log}", file=sys.stderr)
     return 1
 
 

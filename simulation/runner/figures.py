@@ -19,9 +19,9 @@ from simulation.runner.collect import (
     Finished,
     Results,
     average,
-    deviation,
     group,
     known_values,
+    standard_deviation,
 )
 from simulation.runner.experiment import curve_of
 
@@ -141,7 +141,7 @@ def _bars(results: Results) -> Figure:
         values = [known_values(runs, measure) for runs in curves.values()]
         y = np.arange(len(curves)) + (place - (len(measures) - 1) / 2) * height
         means = [float(np.mean(v)) if v else 0.0 for v in values]
-        spread = [float(deviation(v)) if v else 0.0 for v in values]
+        spread = [float(standard_deviation(v)) if v else 0.0 for v in values]
         label = _LABELS[measure]
         axes.barh(y, means, height * 0.9, xerr=spread, color=color, label=label)
         for where, mean, error in zip(y, means, spread, strict=True):
@@ -214,7 +214,7 @@ def _draw_means(
 ) -> None:
     """Draw means and standard deviations of the values at each x."""
     means = [float(np.mean(each)) for each in values.values()]
-    spread = [float(deviation(each)) for each in values.values()]
+    spread = [float(standard_deviation(each)) for each in values.values()]
     x = list(values)
     axes.errorbar(x, means, spread, fmt=fmt, color=color, capsize=3, label=label)
 

@@ -1,4 +1,4 @@
-"""All that an experiment came to, as files: tables, pictures, and one HTML page."""
+"""The report of an experiment: tables, pictures, and one HTML page."""
 
 from __future__ import annotations
 

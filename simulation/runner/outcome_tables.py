@@ -8,7 +8,12 @@ import numpy as np
 
 from fed3r_app.runs.report import format_bytes, format_flops, format_seconds
 from simulation.runner.analyses import Lines
-from simulation.runner.collect import Results, deviation, known_values, to_reach
+from simulation.runner.collect import (
+    Results,
+    known_values,
+    standard_deviation,
+    to_reach,
+)
 from simulation.tables import Table
 
 
@@ -30,7 +35,9 @@ def tables_of(results: Results) -> list[Table]:
 def percent(values: Sequence[float]) -> str:
     """Return mean and sample standard deviation of shares in percent."""
     text = f"{100 * np.mean(values):.2f}"
-    return f"{text} ± {100 * deviation(values):.2f}" if len(values) > 1 else text
+    return (
+        f"{text} ± {100 * standard_deviation(values):.2f}" if len(values) > 1 else text
+    )
 
 
 def _mean(form: Callable[[float], str]) -> Callable[[Sequence[float]], str]:

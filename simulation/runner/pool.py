@@ -1,7 +1,7 @@
 """Tasks over worker processes: in parallel, and undisturbed by one that dies.
 
 A worker is a fresh interpreter that executes one task after another. What it sends back
-is a pair (done, total) while a task advances, and in the end a sentence: why the task
+is a pair (done, total) while a task advances, and in the end a message: why the task
 failed, or "".
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from simulation.runner.display import Display
 
 _STOP_SECONDS = 15.0  # to stop what a worker has started, before it is killed
-_TICK_SECONDS, _REPORT_SECONDS = 1.0, 0.2
+_TICK_SECONDS, _REPORT_SECONDS = 1.0, 0.2  # often enough for the eye, cheap
 # Read when a library is loaded, so they have to be there when a worker starts.
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 # A copy of this process would share torch's threads.
@@ -108,7 +108,7 @@ class Pool:
 
 
 def _why_it_ended(process: SpawnProcess) -> str:
-    """Return a sentence on a process that ended before its task."""
+    """Return why a process ended before its task."""
     process.join()
     code = process.exitcode or 0
     if code >= 0:
@@ -160,7 +160,10 @@ def _print_to(path: Path) -> None:
 
 
 def _outcome(task: Task, resources: ExitStack, connection: Connection) -> str:
-    """Execute a task; return why it failed, or "". Our own errors are sentences."""
+    """Execute a task; return why it failed, or "".
+
+    Messages of our own errors stand for themselves; others get the name of their type.
+    """
     last = 0.0
 
     def report(done: int, total: int) -> None:

@@ -14,7 +14,7 @@ from fed3r_app.data import dataset_traits
 from simulation.runner.yaml_file import Scalar, YamlValue, unknown
 
 CLIENTS, SEED = "clients", "seed"
-_OF_THE_RUNNER = ("output-dir", "run-name", "resume")
+_RUNNER_KEYS = ("output-dir", "run-name", "resume")
 _KEYS = {*DEFAULTS, CLIENTS}
 Settings = dict[str, YamlValue]
 
@@ -108,13 +108,13 @@ class RunGrid:
             checked = Config.from_run_config(config)
             _check_data_path(checked)
         except ValueError as error:
-            # Where the first key stands that the sentence names.
+            # Where the first key stands that the message names.
             words = re.findall(r"[\w-]+", str(error))
             places = [settings[word] for word in words if word in settings]
-            sentence = f"{error} (Run {', '.join(labels.values())!r}.)"
-            raise (places or [where])[0].error(sentence) from None
+            message = f"{error} (Run {', '.join(labels.values())!r}.)"
+            raise (places or [where])[0].error(message) from None
         config = checked.to_run_config()
-        for key in _OF_THE_RUNNER:
+        for key in _RUNNER_KEYS:
             del config[key]
         return ExperimentRun(labels, clients, checked.per_round, config)
 
@@ -137,10 +137,10 @@ def _check_data_path(config: Config) -> None:
 
 def _check_value(key: str, value: YamlValue) -> None:
     """Refuse a key that is not known here, or a value that it can't have."""
-    if key in _OF_THE_RUNNER:
+    if key in _RUNNER_KEYS:
         raise value.error(f"{key} is set by the runner and must not be in the file.")
     if key not in _KEYS:
-        raise value.error(unknown(key, _KEYS.difference(_OF_THE_RUNNER)))
+        raise value.error(unknown(key, _KEYS.difference(_RUNNER_KEYS)))
     setting = value.whole() if key == CLIENTS else value.scalar()
     if key != CLIENTS:
         try:

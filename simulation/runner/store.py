@@ -66,7 +66,7 @@ class Store:
         except (OSError, ValueError):
             return None
         same = all(config.get(key) == value for key, value in run.config.items())
-        return summary if same and _is_whole(summary, run) else None
+        return summary if same and _is_complete(summary, run) else None
 
     def prepare(self, run: ExperimentRun) -> bool:
         """Make place for a run; return whether it is resumed where it stopped.
@@ -124,11 +124,11 @@ def _file_digest(path: Path, changed: int, size: int) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _is_whole(summary: dict[str, object], run: ExperimentRun) -> bool:
+def _is_complete(summary: dict[str, object], run: ExperimentRun) -> bool:
     """Return whether a summary is that of a run in which enough clients took part."""
     if summary.get("status") == "complete":
         return True
     # Drawn with replacement and with a limit of rounds, a part is the result.
     wanted = run.config["min-clients"] or (1 if run.config["statistics-rounds"] else 0)
-    counted = summary.get("clients_counted")
-    return bool(wanted) and isinstance(counted, int) and counted >= int(wanted)
+    number = summary.get("clients_counted")
+    return bool(wanted) and isinstance(number, int) and number >= int(wanted)

@@ -28,11 +28,11 @@ _FEATURE_KEYS = (
     *("dataset", "data-path", "backbone", "weights", "image-size"),
     *("extract-dtype", "device"),
 )
-_CHUNK = 4096
+_CHUNK = 4096  # images between two reports of progress
 
 
 class TaskError(RuntimeError):
-    """A task that failed, with a sentence that says why."""
+    """A task that failed; the message says why."""
 
 
 @dataclass(frozen=True, eq=False)

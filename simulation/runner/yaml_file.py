@@ -16,7 +16,7 @@ _KINDS = ("str", "int", "float", "bool", "null", "timestamp", "seq", "map")
 
 
 class ExperimentError(ValueError):
-    """A mistake in an experiment file, with a sentence that names file and line."""
+    """A mistake in an experiment file; the message names file and line."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class YamlValue:
     file: Path
     line: int
 
-    def error(self, sentence: str) -> ExperimentError:
+    def error(self, message: str) -> ExperimentError:
         """Return an error that says where this stands."""
-        return ExperimentError(f"{self.file}, line {self.line}: {sentence}")
+        return ExperimentError(f"{self.file}, line {self.line}: {message}")
 
     def must_be(self, rule: str) -> ExperimentError:
         """Return the error that this is not what it should be."""
@@ -103,7 +103,7 @@ class YamlValue:
 
 
 def unknown(key: str, known: Iterable[str]) -> str:
-    """Return the sentence that a key is not known."""
+    """Return the message that a key is not known."""
     names = sorted(known)
     near = difflib.get_close_matches(key, names, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(names)}."

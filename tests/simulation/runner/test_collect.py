@@ -2,7 +2,13 @@
 
 import pytest
 
-from simulation.runner.collect import Finished, Results, average, deviation, to_reach
+from simulation.runner.collect import (
+    Finished,
+    Results,
+    average,
+    standard_deviation,
+    to_reach,
+)
 from simulation.runner.experiment import Experiment, load
 from simulation.runner.outcome_tables import outcome_table, percent, target_table
 from simulation.runner.run_grid import ExperimentRun
@@ -44,8 +50,8 @@ def test_a_curve_is_the_mean_of_its_seeds_and_an_ended_run_keeps_its_last_values
 
 
 def test_a_spread_is_that_of_a_sample() -> None:
-    assert deviation([0.4, 0.6]) == pytest.approx(0.02**0.5)
-    assert deviation([0.4]) == 0
+    assert standard_deviation([0.4, 0.6]) == pytest.approx(0.02**0.5)
+    assert standard_deviation([0.4]) == 0
     assert percent([0.4, 0.6]) == "50.00 ± 14.14"
     assert percent([0.4]) == "40.00"
 
