@@ -18,6 +18,8 @@ from flwr.common import NDArrays, Scalar
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
+from fed3r_app.errors import PermanentError
+
 Handler = Callable[[Message, Context], Message]
 NameArrays = Callable[[NDArrays], ArrayRecord]
 
@@ -38,17 +40,24 @@ def evaluate(client: NumPyClient, message: Message) -> Message:
 
 
 def reply_with_errors(handler: Handler) -> Handler:
-    """Return the handler, with what it raises turned into an error reply."""
+    """Return the handler, with what it raises turned into an error reply.
+
+    Its code tells errors that will not heal from the others.
+    """
 
     @functools.wraps(handler)
     def handle(message: Message, context: Context) -> Message:
+        what = message.metadata.message_type
         try:
             return handler(message, context)
+        except PermanentError as error:
+            log(ERROR, "%s failed: %s", what, error)
+            reason, code = str(error), ErrorCode.MOD_FAILED_PRECONDITION
         except Exception as error:
-            log(ERROR, "%s failed", message.metadata.message_type, exc_info=error)
+            log(ERROR, "%s failed", what, exc_info=error)
             reason = str(error) or repr(error)
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-            return Message(Error(code=code, reason=reason), reply_to=message)
+        return Message(Error(code=code, reason=reason), reply_to=message)
 
     return handle
 

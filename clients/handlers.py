@@ -20,13 +20,15 @@ from fed3r_app.privacy.gaussian import check_feature_map
 from fed3r_app.wire import (
     BACKBONE,
     ON_TEST_IMAGES,
+    ImageCounts,
     add_digest,
+    add_image_counts,
+    add_parity,
     keep_names,
     name_arrays,
     pack_hello,
     pack_losses,
     read_feature_map,
-    read_labels,
     read_temperatures,
     unpack_arrays,
     unpack_classifier,
@@ -39,9 +41,10 @@ app = ClientApp()
 @bridge.reply_with_errors
 def hello(message: Message, context: Context) -> Message:
     """Reply with this client's name and the moments of its features."""
-    node = Node(context)
+    node = Node(context, _config(message))
     moments = _statistics_client(node, FeatureMap(node.backbone.dim)).moments()
-    return Message(pack_hello(replace(node.hello(), moments=moments)), reply_to=message)
+    reply = replace(node.hello(), moments=moments, parity=node.parity())
+    return Message(pack_hello(reply), reply_to=message)
 
 
 @app.train("statistics")
@@ -49,12 +52,20 @@ def hello(message: Message, context: Context) -> Message:
 def statistics(message: Message, context: Context) -> Message:
     """Reply with the statistics of this client's images, and what they are made of.
 
-    Arrays that come with the request are a fine-tuned backbone.
+    Arrays that come with the request are a fine-tuned backbone: the picture has been
+    compared before it was tuned.
     """
-    node = Node(context, unpack_arrays(_arrays(message)), _labels(message))
+    tuned = unpack_arrays(_arrays(message))
+    node = Node(context, _config(message), tuned)
     feature_map = read_feature_map(_config(message))
-    reply = bridge.fit(_statistics_client(node, feature_map), message, name_arrays)
-    add_digest(reply.content, node.contribution_digest(feature_map))
+    client = _statistics_client(node, feature_map)
+    reply, data = bridge.fit(client, message, name_arrays), client.data
+    rows = data.rows[data.unreadable.readable(data.rows)]
+    digest = node.contribution_digest(feature_map, rows)
+    add_digest(reply.content, digest, None if tuned else node.parity())
+    if not node.sends_only_protected_sums:
+        held_out = len(node.dataset.held_out_classes) if node.config.is_local else 0
+        add_image_counts(reply.content, ImageCounts(data.num_unreadable, held_out))
     return reply
 
 
@@ -67,8 +78,8 @@ def evaluate(message: Message, context: Context) -> Message:
     may stand beside the classifier.
     """
     tuned = unpack_arrays(message.content.array_records.get(BACKBONE, ArrayRecord()))
-    node = Node(context, tuned, _labels(message))
     config = _config(message)
+    node = Node(context, config, tuned)
     test = bool(config.get(ON_TEST_IMAGES, False))
     client = _statistics_client(node, read_feature_map(config), test=test)
     return bridge.evaluate(client, message)
@@ -78,7 +89,7 @@ def evaluate(message: Message, context: Context) -> Message:
 @bridge.reply_with_errors
 def temperature(message: Message, context: Context) -> Message:
     """Reply with the loss of a classifier at each of some temperatures."""
-    node = Node(context, labels=_labels(message))
+    node = Node(context, _config(message))
     client = _statistics_client(node, read_feature_map(_config(message)))
     classifier = unpack_classifier(_arrays(message).to_numpy_ndarrays())
     losses = client.losses(classifier, read_temperatures(_config(message)))
@@ -109,7 +120,18 @@ def _secure_step(
     return reply
 
 
-app.query("keys")(_secure_step(SecureClient.keys))
+@app.query("keys")
+@bridge.reply_with_errors
+def keys(message: Message, context: Context) -> Message:
+    """Begin secure aggregation: fresh keys, and what this node makes of the picture."""
+    client = make_secure_client(NodeData(context), context)
+    content = client.keys(message.content)
+    content["config"] = ConfigRecord()
+    node = Node(context, _config(message))
+    add_parity(content.config_records["config"], node.parity())
+    return Message(content, reply_to=message)
+
+
 app.query("share")(_secure_step(SecureClient.share))
 app.query("unmask")(_secure_step(SecureClient.unmask))
 
@@ -118,7 +140,7 @@ app.query("unmask")(_secure_step(SecureClient.unmask))
 @bridge.reply_with_errors
 def masked(message: Message, context: Context) -> Message:
     """Reply with the statistics under their masks, as secure aggregation has it."""
-    node = Node(context, labels=_labels(message))
+    node = Node(context, _config(message))
     client = make_secure_client(node, context)
     make_vector = partial(integer_vector, node, read_feature_map(_config(message)))
     return Message(client.masked(message.content, make_vector), reply_to=message)
@@ -139,10 +161,6 @@ def _statistics_client(
     check_feature_map(node.config.dp_epsilon, feature_map)
     upload, dtype = node.config.upload, node.config.upload_dtype
     return StatisticsClient(node.local_data(test=test), feature_map, upload, dtype)
-
-
-def _labels(message: Message) -> tuple[str, ...] | None:
-    return read_labels(_config(message))
 
 
 def _config(message: Message) -> ConfigRecord:

@@ -11,7 +11,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import ConfigRecord, Context
 from numpy.typing import NDArray
 
 from fed3r_app.config import SECAGG, Config
@@ -23,16 +23,23 @@ from fed3r_app.data import (
     load_local,
     split_rows,
 )
+from fed3r_app.data.hold_out import hold_out
 from fed3r_app.data.label_space import LabelSpace
+from fed3r_app.data.reading import RECIPE_VERSION
+from fed3r_app.data.unreadable import UnreadableImages
+from fed3r_app.errors import permanent
+from fed3r_app.files.row_cache import cache_dir
 from fed3r_app.progress import Progress
-from fed3r_app.wire.hello import Hello
+from fed3r_app.wire.hello import Hello, read_labels, read_reading
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from clients.local_data import LocalData, ReadFeatures
     from fed3r_app.core import FeatureMap
+    from fed3r_app.features.backbone import Backbone
     from fed3r_app.training.sgd import ImageBatches
+    from fed3r_app.wire.parity import Parity
 
 
 class NodeData:
@@ -41,16 +48,15 @@ class NodeData:
     def __init__(self, context: Context) -> None:
         self._node_config = context.node_config
         self._node_id = context.node_id
-        self.config = Config.from_run_config(context.run_config)
+        with permanent():
+            self.config = Config.from_run_config(context.run_config)
 
     def hello(self) -> Hello:
         """Return what the client says of itself."""
         if not self.config.is_local:
             return Hello(self.client_id, self.num_partitions)
         config, dataset = self.config, self.dataset
-        # Counts may not leave a node that sends nothing but protected sums.
-        protected = config.privacy == SECAGG or config.dp_epsilon > 0
-        test = None if protected else dataset.test
+        test = None if self.sends_only_protected_sums else dataset.test
         known = config.given_labels  # where the server knows all classes, the others
         return Hello(
             self.client_id,
@@ -58,6 +64,11 @@ class NodeData:
             class_names=tuple(n for n in dataset.class_names if n not in known),
             num_test_images=len(test) if test else 0,
         )
+
+    @property
+    def sends_only_protected_sums(self) -> bool:
+        """Whether nothing else may leave the node, not even numbers of images."""
+        return self.config.privacy == SECAGG or self.config.dp_epsilon > 0
 
     @property
     def client_id(self) -> str:
@@ -75,6 +86,10 @@ class NodeData:
     @cached_property
     def dataset(self) -> DataSet:
         """The node's own images, or the data set that the clients share."""
+        with permanent():
+            return self._load()
+
+    def _load(self) -> DataSet:
         data_path = str(self._node_config.get("data-path", ""))
         if not self.config.is_local:
             if data_path:
@@ -83,7 +98,9 @@ class NodeData:
                     f"{self.client_id} (data-path = {data_path!r}), got "
                     f"{self.config.dataset!r}."
                 )
-            return load_dataset(self.config.dataset, self.config.data_path)
+            return load_dataset(
+                self.config.dataset, self.config.data_path, self.config.test_share
+            )
         if not data_path or "client-id" not in self._node_config:
             raise ValueError(
                 f"The node config must give data-path and client-id when dataset = "
@@ -91,10 +108,12 @@ class NodeData:
                 "Start the SuperNode with --node-config "
                 '\'data-path="/data" client-id="clinic-7"\'.'
             )
+        owner = f"Client {self.client_id}"
         try:
-            return load_local(data_path)
+            dataset = load_local(data_path)
         except (OSError, ValueError) as error:
-            raise type(error)(f"Client {self.client_id}: {error}") from None
+            raise ValueError(f"{owner}: {error}") from None
+        return hold_out(dataset, self.config.test_share, cache_dir(), owner)
 
     def rows(self) -> NDArray[np.int64]:
         """Return which images of the data set are this client's."""
@@ -109,7 +128,8 @@ class NodeData:
         config, parts = self.config, self.num_partitions
         how = (config.partition, parts, config.alpha, config.seed)
         part = int(self._node_config["partition-id"])
-        return split_rows(self.dataset, *how)[part]
+        with permanent():
+            return split_rows(self.dataset, *how)[part]
 
 
 class Node(NodeData):
@@ -117,31 +137,40 @@ class Node(NodeData):
 
     Parameters
     ----------
+    request : ConfigRecord
+        The config of a request: the classes of the whole run, where the images are the
+        node's own, and how images are read.
     tuned : mapping
         Fine-tuned arrays of the backbone, by name; empty for the pretrained one.
-    labels : tuple of str or None
-        The classes of the whole run, where the images are the node's own.
     """
 
     def __init__(
         self,
         context: Context,
+        request: ConfigRecord,
         tuned: Mapping[str, Tensor] | None = None,
-        labels: tuple[str, ...] | None = None,
     ) -> None:
-        from fed3r_app.features.backbone import load_backbone, resolve_device
-        from fed3r_app.features.spec import BackboneSpec
+        from fed3r_app.features.backbone import resolve_device
         from fed3r_app.training.model import tuned_backbone
 
         super().__init__(context)
-        config = self.config
-        self._labels = labels
-        self.device = resolve_device(config.device)
-        spec = BackboneSpec(config.backbone, config.weights, config.image_size)
-        self.backbone = load_backbone(spec, self.dataset.feature_dim)
+        self._labels = read_labels(request)
+        with permanent():
+            self.device = resolve_device(self.config.device)
+            self.backbone = self._load_backbone(request)
         self._is_tuned = bool(tuned)
         if tuned:
             self.backbone = tuned_backbone(self.backbone, tuned)
+
+    def _load_backbone(self, request: ConfigRecord) -> Backbone:
+        from fed3r_app.features.backbone import load_backbone
+        from fed3r_app.features.spec import BackboneSpec
+
+        config = self.config
+        recipe, size = read_reading(request) or (RECIPE_VERSION, config.input_size)
+        name, weights, intensity = config.backbone, config.weights, config.intensity
+        spec = BackboneSpec(name, weights, size, recipe, intensity=intensity)
+        return load_backbone(spec, self.dataset.feature_dim)
 
     def local_data(self, *, test: bool = False) -> LocalData:
         """Return the client's images as features: those to train on, or to test."""
@@ -152,20 +181,42 @@ class Node(NodeData):
         if images is None:
             raise ValueError(f"Client {self.client_id} has no test images.")
         rows = np.arange(len(images)) if test else self.rows()
-        labels = self._label_numbers()[images.labels[rows]]
-        num_classes = len(self._labels or dataset.class_names)
-        return LocalData(rows, labels, self._read_features(images), num_classes)
+        unreadable = UnreadableImages(self.config.max_unreadable)
+        return LocalData(
+            rows,
+            self._label_numbers()[images.labels[rows]],
+            self._read_features(images, unreadable),
+            self.num_classes,
+            unreadable,
+            f"Client {self.client_id}",
+        )
 
-    def contribution_digest(self, feature_map: FeatureMap) -> str:
-        """Return the digest of all that goes into this client's statistics."""
-        from fed3r_app.features.cache import cache_dir
+    @property
+    def num_classes(self) -> int:
+        """Number of classes of the run."""
+        return len(self._labels or self.dataset.class_names)
+
+    def parity(self) -> Parity | None:
+        """Return what this node makes of the built-in picture, if it has a network."""
+        from fed3r_app.features.parity import measure_parity
+
+        dtype = self.config.extract_dtype
+        return measure_parity(self.backbone, self.device, dtype, cache_dir())
+
+    def contribution_digest(
+        self, feature_map: FeatureMap, rows: NDArray[np.int64]
+    ) -> str:
+        """Return the digest of all that goes into this client's statistics.
+
+        ``rows`` are the images that they were made of.
+        """
+        from fed3r_app.data.digests import image_digests
         from fed3r_app.features.fingerprint import (
             backbone_settings,
             contribution_digest,
-            image_digests,
         )
 
-        dataset, rows = self.dataset, self.rows()
+        dataset = self.dataset
         names = [dataset.class_names[label] for label in dataset.train.labels[rows]]
         images = image_digests(dataset.train, rows, cache_dir())
         settings = backbone_settings(self.backbone, self.config.extract_dtype)
@@ -173,22 +224,36 @@ class Node(NodeData):
         samples = zip(images, names, strict=True)
         return contribution_digest(self.client_id, samples, settings)
 
-    def image_batches(self, augment: np.random.Generator | None) -> ImageBatches:
-        """Return the client's images as input of the network."""
+    def image_batches(
+        self, augment: np.random.Generator | None
+    ) -> tuple[ImageBatches, NDArray[np.int64]]:
+        """Return the client's images as input of the network, and their labels (n,)."""
+        from fed3r_app.features.extraction import readable_rows
         from fed3r_app.training.sgd import ImageBatches
 
-        images, preprocess = self.dataset.train, self.backbone.preprocess
-        return ImageBatches(images, self.rows(), preprocess, self.device, augment)
+        data, images, backbone = self.local_data(), self.dataset.train, self.backbone
+        dtype, unreadable = self.config.extract_dtype, data.unreadable
+        rows = readable_rows(
+            *(backbone, images, data.rows, cache_dir()),
+            dtype=dtype,
+            unreadable=unreadable,
+        )
+        data.check()
+        labels = data.labels[unreadable.readable(data.rows)]
+        preprocess = backbone.preprocess
+        return ImageBatches(images, rows, preprocess, self.device, augment), labels
 
     def _label_numbers(self) -> NDArray[np.int64]:
         """Return the run's number of each of the data set's classes."""
         names = self.dataset.class_names
         if self._labels is None:
             return np.arange(len(names))
-        return LabelSpace(self._labels).numbers(f"Client {self.client_id}", names)
+        with permanent():
+            return LabelSpace(self._labels).numbers(f"Client {self.client_id}", names)
 
-    def _read_features(self, images: ImageSet) -> ReadFeatures:
-        from fed3r_app.features.cache import cache_dir
+    def _read_features(
+        self, images: ImageSet, unreadable: UnreadableImages
+    ) -> ReadFeatures:
         from fed3r_app.features.extraction import cached_features, extract_features
 
         read = partial(cached_features, cache_dir=cache_dir())
@@ -197,4 +262,4 @@ class Node(NodeData):
         dtype = self.config.extract_dtype
         progress = Progress(f"client {self.client_id}, images")
         options = {"device": self.device, "dtype": dtype, "progress": progress}
-        return partial(read, self.backbone, images, **options)
+        return partial(read, self.backbone, images, **options, unreadable=unreadable)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from clients.node import Node, NodeData
 from fed3r_app.config import SECAGG
 from fed3r_app.core import FeatureMap
-from fed3r_app.features.cache import cache_dir
+from fed3r_app.files.row_cache import cache_dir
 from fed3r_app.privacy.gaussian import PrivacyBudget, check_feature_map
 from fed3r_app.privacy.release import add_noise_share
 from fed3r_app.privacy.secagg import (

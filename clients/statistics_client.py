@@ -34,23 +34,24 @@ class StatisticsClient(NumPyClient):
         self, parameters: NDArrays, config: dict[str, Scalar]
     ) -> tuple[NDArrays, int, dict[str, Scalar]]:
         """Return the arrays of the statistics record, n and no further metrics."""
-        builder = StatisticsBuilder(self.data.num_classes, self.form)
+        builder, n = StatisticsBuilder(self.data.num_classes, self.form), 0
         for Z, y in self.data.chunks(self.feature_map):
             builder.add(Z, y)
-        return list(builder.arrays(self.dtype)), len(self.data), {}
+            n += len(y)
+        return list(builder.arrays(self.dtype)), n, {}
 
     def evaluate(
         self, parameters: NDArrays, config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
         """Return mean cross-entropy, n and the number of correct predictions."""
         classifier = unpack_classifier(parameters)
-        loss, correct = torch.zeros((), dtype=torch.float64), 0
+        loss, correct, n = torch.zeros((), dtype=torch.float64), 0, 0
         for Z, y in self.data.chunks(self.feature_map):  # once: features may take long
             logits = classifier.logits(Z)
             loss += cross_entropy(logits / _TEMPERATURE, y, reduction="sum")
             correct += int((classifier.predict(Z) == y).sum())
-        mean = float(loss) / max(len(self.data), 1)
-        return mean, len(self.data), {"correct": correct}
+            n += len(y)
+        return float(loss) / max(n, 1), n, {"correct": correct}
 
     def losses(
         self, classifier: Classifier, temperatures: Sequence[float]

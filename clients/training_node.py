@@ -25,7 +25,6 @@ from fed3r_app.wire import (
     RUNNING,
     TrainRequest,
     pack_arrays,
-    read_labels,
     unpack_arrays,
 )
 
@@ -38,7 +37,7 @@ class TrainingNode:
 
     def __init__(self, context: Context, content: RecordDict) -> None:
         config = content.config_records["config"]
-        self._node = Node(context, labels=read_labels(config))
+        self._node = Node(context, config)
         self._state = context.state
         self._content = content
         self._request = TrainRequest.read(config)
@@ -61,13 +60,13 @@ class TrainingNode:
 
     def _prepare_model(self) -> SoftmaxModel:
         """Return the model with everything in place that ``fit`` does not bring."""
-        node, request, data = self._node, self._request, self._node.local_data()
+        node, request, num_classes = self._node, self._request, self._node.num_classes
         if node.config.finetune == "lp":
-            weight = torch.zeros(data.num_classes, request.feature_map.dim)
-            bias = torch.zeros(data.num_classes) if request.bias else None
+            weight = torch.zeros(num_classes, request.feature_map.dim)
+            bias = torch.zeros(num_classes) if request.bias else None
             return SoftmaxModel(None, weight, bias).to(node.device)
         follows = self._follows_batches
-        model = _network(node.backbone, data.num_classes, request.bias, follows)
+        model = _network(node.backbone, num_classes, request.bias, follows)
         if RUNNING in self._content:
             load_arrays(model, unpack_arrays(self._content.array_records[RUNNING]))
         if request.fixed_digest:
@@ -119,14 +118,14 @@ class TrainingNode:
 
     def _samples(self) -> tuple[ReadBatch, Tensor]:
         """Return how batches are read, and the labels."""
-        node, data = self._node, self._node.local_data()
-        labels = torch.from_numpy(data.labels.copy())
+        node, feature_map = self._node, self._request.feature_map
         if node.config.finetune == "lp":
-            chunks = [Z.float() for Z, _ in data.chunks(self._request.feature_map)]
-            features = torch.cat(chunks).to(node.device)
-            return features.__getitem__, labels
+            chunks = [(Z.float(), y) for Z, y in node.local_data().chunks(feature_map)]
+            features = torch.cat([Z for Z, _ in chunks]).to(node.device)
+            return features.__getitem__, torch.cat([y for _, y in chunks])
         augment = np.random.default_rng(self._seed()) if node.config.augment else None
-        return node.image_batches(augment), labels
+        read_batch, labels = node.image_batches(augment)
+        return read_batch, torch.from_numpy(labels)
 
     def _seed(self) -> tuple[int, ...]:
         name = self._node.client_id.encode()

@@ -13,12 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fed3r_app.config import Config
 from fed3r_app.core import Classifier, FeatureMap, Metrics
 from fed3r_app.data import LOCAL, DataSet, ImageSet, load_dataset, load_local
 from fed3r_app.data.label_space import LabelSpace
+from fed3r_app.data.reading import V0_1_READING
+from fed3r_app.data.unreadable import UnreadableImages
 from fed3r_app.features.backbone import Backbone
-from fed3r_app.features.cache import cache_dir
 from fed3r_app.features.extraction import cached_features
+from fed3r_app.files.row_cache import cache_dir
 from fed3r_app.progress import Progress
 
 _CHUNK = 4096
@@ -66,24 +69,33 @@ class ServerData:
     # the nodes' own; None where it has none.
     dataset: DataSet | None
     is_local: bool  # whether the images of the run are the nodes' own
+    unreadable: UnreadableImages  # of the test images, found when features are made
 
     @classmethod
-    def load(cls, name: str, data_path: str) -> ServerData:
-        """Return what there is for `dataset` and `data-path` of the run config."""
+    def load(cls, config: Config) -> ServerData:
+        """Return what there is for the run config."""
+        name, data_path = config.dataset, config.data_path
+        unreadable = UnreadableImages(config.max_unreadable)
         if name != LOCAL:
-            return cls(load_dataset(name, data_path), is_local=False)
-        return cls(load_local(data_path) if data_path else None, is_local=True)
+            dataset = load_dataset(name, data_path, config.test_share)
+            return cls(dataset, False, unreadable)
+        return cls(load_local(data_path) if data_path else None, True, unreadable)
 
     @property
     def class_names(self) -> tuple[str, ...]:
         """The classes of the run; () where only the nodes know them."""
         return () if self.is_local or not self.dataset else self.dataset.class_names
 
-    @property
-    def identity(self) -> str | None:
-        """The digest of the training images; None where they are the nodes' own."""
+    def identity(self, recipe: int) -> str | None:
+        """Return a digest that names the training images; None if they are the nodes'.
+
+        Images that are mended stay the same ones since version 2 of the recipe.
+        """
         data = self.dataset
-        return None if self.is_local or data is None else data.train.identity
+        if self.is_local or data is None:
+            return None
+        is_first = recipe == V0_1_READING
+        return data.train.identity if is_first else data.train.listing
 
     @property
     def feature_dim(self) -> int | None:
@@ -99,11 +111,14 @@ class ServerData:
         return data.test if data else None
 
     def test_labels(self, class_names: tuple[str, ...]) -> Tensor:
-        """Return the numbers (n,) of the test images' classes among all."""
+        """Return the numbers (n,) of the test images' classes among all.
+
+        Of those that can be read, once features have been made of them.
+        """
         images, data = self.test_images, self.dataset
         if images is None or data is None:
             return torch.empty(0, dtype=torch.int64)
-        labels = images.labels
+        labels = images.labels[self.unreadable.readable(np.arange(len(images)))]
         if self.is_local:
             space = LabelSpace(class_names)
             labels = space.numbers("The test images", data.class_names)[labels]
@@ -112,16 +127,29 @@ class ServerData:
     def test_features(
         self, backbone: Backbone, device: torch.device, dtype: str
     ) -> Tensor | None:
-        """Return the features (n, d) of the test images, where there are any."""
+        """Return the features (n, d) of the test images, where there are any.
+
+        Of those that can be read; raise if too many can't.
+        """
         test = self.test_images
         if test is None:
             return None
-        return cached_features(
+        rows = np.arange(len(test))
+        features = cached_features(
             backbone,
             test,
-            np.arange(len(test)),
+            rows,
             device=device,
             dtype=dtype,
             cache_dir=cache_dir(),
             progress=Progress("test images"),
+            unreadable=self.unreadable,
         )
+        self.unreadable.check("The server's test set", rows)
+        return features
+
+    @property
+    def num_unreadable(self) -> int:
+        """How many test images turned out not to be readable."""
+        test = self.test_images
+        return 0 if test is None else self.unreadable.count(np.arange(len(test)))

@@ -19,8 +19,14 @@ from flwr.serverapp import Grid
 from fed3r_app.core import FeatureMoments
 from fed3r_app.errors import RunError
 from fed3r_app.progress import Progress
-from fed3r_app.wire import Hello, RecordError, count_bytes, read_hello
-from strategies.messaging import IN_FLIGHT, Traffic, same_request, stream_replies
+from fed3r_app.wire import Hello, ParityCheck, RecordError, count_bytes, read_hello
+from strategies.messaging import (
+    IN_FLIGHT,
+    Traffic,
+    is_permanent,
+    same_request,
+    stream_replies,
+)
 
 HELLO = "query.hello"
 
@@ -116,6 +122,10 @@ class ClientDiscovery:
         Whether a node that can't take part ends the run before it begins.
     in_flight : int
         How many nodes may be asked at the same time.
+    request : ConfigRecord
+        What a request says besides: how images are read.
+    parity : ParityCheck or None
+        Refuses clients whose moments are of other features than the server's.
 
     Attributes
     ----------
@@ -128,6 +138,8 @@ class ClientDiscovery:
     max_retries: int = 0
     strict: bool = True
     in_flight: int = IN_FLIGHT
+    request: ConfigRecord = field(default_factory=ConfigRecord)
+    parity: ParityCheck | None = None
     registry: ClientRegistry = field(default_factory=ClientRegistry, init=False)
     _asked: set[int] = field(default_factory=set, init=False)
     _awaited: set[int] = field(default_factory=set, init=False)
@@ -198,19 +210,24 @@ class ClientDiscovery:
             node = reply.metadata.src_node_id
             self._awaited.discard(node)
             if reply.has_error():
-                self._record_failure(node, reply.error.reason)
+                reason, permanent = reply.error.reason, is_permanent(reply)
+                self._record_failure(node, reason, permanent=permanent)
                 continue
             self.registry.traffic.up += count_bytes(reply.content)
             try:
-                yield node, read_hello(reply.content)
+                hello = read_hello(reply.content)
             except RecordError as error:
                 self._record_failure(node, str(error))
+                continue
+            if self._sees_the_same(hello):
+                yield node, hello
 
     def _requests(
         self, enough: Callable[[], bool], with_moments: bool
     ) -> Iterator[Message | None]:
         """Yield a request for every new node, None while there is none."""
-        content = RecordDict({"config": ConfigRecord({"moments": with_moments})})
+        request = {**dict(self.request.items()), "moments": with_moments}
+        content = RecordDict({"config": ConfigRecord(request)})
         deadline = time.monotonic() + self.timeout
         while time.monotonic() < deadline:
             connected = set(self.grid.get_node_ids())
@@ -254,11 +271,24 @@ class ClientDiscovery:
             self.registry.add(*self._rivals.pop(client))
         return bool(clients)
 
-    def _record_failure(self, node: int, reason: str | None) -> None:
+    def _sees_the_same(self, hello: Hello) -> bool:
+        """Return whether a client that sent moments sees as the server does."""
+        try:
+            if self.parity and hello.moments is not None:
+                self.parity.check(hello.parity)
+        except RecordError as error:
+            client = hello.client_id
+            self.registry.refuse(client, f"Client {client}: {error}")
+            return False
+        return True
+
+    def _record_failure(
+        self, node: int, reason: str | None, *, permanent: bool = False
+    ) -> None:
         if self._replace_first([node]):
             return
         self._failures[node] += 1
-        if self._failures[node] > self.max_retries:
+        if permanent or self._failures[node] > self.max_retries:
             sentence = f"A client failed in the first exchange: {reason}"
             self.registry.refuse(f"node {node}", sentence)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from logging import INFO, WARNING
 from typing import Protocol
 
@@ -15,10 +15,18 @@ from flwr.serverapp.strategy import Result, Strategy
 from fed3r_app.core import Classifier
 from fed3r_app.progress import Progress
 from fed3r_app.runs.ledger import ACCEPTED, FAILED, REFUSED, REPEATED, LedgerEntry
-from fed3r_app.wire import count_bytes, pack_classifier, read_digest
+from fed3r_app.wire import (
+    ParityCheck,
+    RecordError,
+    count_bytes,
+    pack_classifier,
+    read_digest,
+    read_image_counts,
+    read_parity,
+)
 from strategies.accumulator import Accumulator
 from strategies.discovery import ClientRegistry
-from strategies.messaging import Traffic, printable, same_request
+from strategies.messaging import Traffic, is_permanent, printable, same_request
 from strategies.sampling import CohortSampler
 from strategies.solver import HeadSolver
 
@@ -62,6 +70,8 @@ class Fed3R(Strategy):
         Rounds between evaluations; 0 means at the end only.
     first_round : int
         Number of the first round, for a run that is resumed.
+    parity : ParityCheck or None
+        Refuses clients that see a built-in picture otherwise than the server does.
     """
 
     registry: ClientRegistry
@@ -73,6 +83,7 @@ class Fed3R(Strategy):
     traffic: Traffic = field(default_factory=Traffic)
     eval_every: int = 1
     first_round: int = 1
+    parity: ParityCheck | None = None
     _cohort: list[str] = field(default_factory=list, init=False)
     _reported: Traffic = field(default_factory=Traffic, init=False)
 
@@ -210,22 +221,27 @@ class Fed3R(Strategy):
     def _fold(self, client: str, reply: Message) -> None:
         """Add a client's statistics to the sum, once."""
         if reply.has_error():
-            self._fail(client, reply.error.reason)
+            self._fail(client, reply.error.reason, permanent=is_permanent(reply))
             return
         self.traffic.up += count_bytes(reply.content)
+        if not self._sees_the_same(client, reply):
+            return
         digest = ""
         try:
             digest = read_digest(reply.content)
+            counts = read_image_counts(reply.content)
             record = reply.content.array_records.get("arrays", ArrayRecord())
             contribution = self.accumulator.unpack(record)
         except ValueError as error:
             reason = f"its statistics were refused: {error}"
-            self._fail(client, reason, REFUSED, digest)
+            self._fail(client, reason, outcome=REFUSED, digest=digest)
             return
         if client in self.accumulator.contributions:
             self._skip_repeated(client, digest)
             return
-        self._record(LedgerEntry(client, ACCEPTED, digest, contribution.n), record)
+        entry = LedgerEntry(client, ACCEPTED, digest, contribution.n)
+        said = {name: value for name, value in counts._asdict().items() if value}
+        self._record(replace(entry, **said), record)
         self.accumulator.add(contribution, {client: digest})
         self.sampler.count(client)
 
@@ -238,15 +254,32 @@ class Fed3R(Strategy):
         log(WARNING, "A reply of client %s is refused: %s", client, reason)
         self._record(LedgerEntry(client, REFUSED, digest, reason=reason))
 
+    def _sees_the_same(self, client: str, reply: Message) -> bool:
+        """Return whether a client sees the built-in picture as the server does."""
+        config = reply.content.config_records.get("config", ConfigRecord())
+        try:
+            if self.parity:
+                self.parity.check(read_parity(config))
+        except RecordError as error:
+            self._fail(client, str(error), outcome=REFUSED, permanent=True)
+            return False
+        return True
+
     def _fail(
-        self, client: str, words: str | None, outcome: str = FAILED, digest: str = ""
+        self,
+        client: str,
+        words: str | None,
+        *,
+        outcome: str = FAILED,
+        digest: str = "",
+        permanent: bool = False,
     ) -> None:
-        """Record a reply that can't be counted; its client will be asked again."""
+        """Record a reply that can't be counted; unless it is permanent, ask again."""
         reason = printable(words)
         log(WARNING, "Client %s failed: %s", client, reason)
         self._record(LedgerEntry(client, outcome, digest, reason=reason))
         if client not in self.accumulator.contributions:
-            self.sampler.fail(client, reason)
+            self.sampler.fail(client, reason, permanent=permanent)
 
     def _record(self, entry: LedgerEntry, record: ArrayRecord | None = None) -> None:
         if self.journal:

@@ -125,6 +125,12 @@ def _attributed_to_asked_node(reply: Message, request: Message) -> Message:
     return Message(Error(ErrorCode.NODE_UNAVAILABLE, reason), reply_to=request)
 
 
+def is_permanent(reply: Message) -> bool:
+    """Return whether a client says that it will fail again: settings or data."""
+    code = ErrorCode.MOD_FAILED_PRECONDITION
+    return reply.has_error() and reply.error.code == code
+
+
 def printable(words: str | None) -> str:
     """Return a peer's words for the log: one line, at most 500 characters."""
     line = "".join(c if c.isprintable() else " " for c in words or "").strip()

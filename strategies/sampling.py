@@ -15,7 +15,8 @@ class CohortSampler:
     Without replacement the clients are dealt once, ``per_round`` at a time: exactly
     ceil(K / per_round) rounds if no client fails. With replacement each round draws
     ``per_round`` distinct ones of all, and those counted before are not asked again.
-    A client that failed is asked in a later round, ``max_retries`` times at most.
+    A client that failed is asked in a later round, ``max_retries`` times at most, and
+    not at all if it would fail again.
 
     Parameters
     ----------
@@ -139,9 +140,11 @@ class CohortSampler:
         self._open.discard(client)
         self.failures.pop(client, None)
 
-    def fail(self, client: str, reason: str) -> None:
-        """Record why a client could not be counted."""
+    def fail(self, client: str, reason: str, *, permanent: bool = False) -> None:
+        """Record why a client could not be counted, and whether to ask it again."""
         self.failures[client] = reason
+        if permanent:
+            self._attempts[client] = self._max_retries + 1
 
     def close_round(self, cohort: Sequence[str]) -> None:
         """Put those of a round who are not counted back in line, or give them up."""

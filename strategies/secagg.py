@@ -28,7 +28,7 @@ from fed3r_app.runs.ledger import ACCEPTED, LedgerEntry
 from fed3r_app.wire import count_bytes
 from fed3r_app.wire import secagg as records
 from strategies.fed3r import Fed3R
-from strategies.messaging import same_request
+from strategies.messaging import is_permanent, same_request
 from strategies.secagg_sampling import GroupSampler
 
 Members = Callable[[Group], Collection[int]]
@@ -50,7 +50,7 @@ class _Stage(NamedTuple):
 _STAGES = (
     _Stage(
         "query.keys",
-        lambda group, i, config: records.pack_attempt(group.attempt),
+        lambda group, i, config: records.ask_keys(group.attempt, config),
         records.read_keys,
         Group.take_keys,
         attrgetter("keys"),
@@ -172,9 +172,13 @@ class SecureAggregation(Fed3R):
     def _take(self, stage: _Stage, group: Group, i: int, reply: Message) -> None:
         """Keep a reply; a client that drops out is asked again in another group."""
         if reply.has_error():
-            self._fail(group.clients[i], reply.error.reason)
+            reason, permanent = reply.error.reason, is_permanent(reply)
+            self._fail(group.clients[i], reason, permanent=permanent)
             return
         self.traffic.up += count_bytes(reply.content)
+        is_first = stage is _STAGES[0]
+        if is_first and not self._sees_the_same(group.clients[i], reply):
+            return
         try:
             stage.take(group, i, stage.read(reply.content))
         except ValueError as error:

@@ -59,8 +59,7 @@ class GroupSampler(CohortSampler):
     def give_up(self, client: str, reason: str) -> None:
         """Record that a client must not be asked again, also where it comes back."""
         self._lost.add(client)
-        self.fail(client, reason)
-        self._attempts[client] = self._max_retries + 1
+        self.fail(client, reason, permanent=True)
 
     def close_round(self, cohort: Sequence[str]) -> None:
         """Put those who are not counted back in line, or give them up."""

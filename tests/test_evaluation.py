@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fed3r_app import evaluation
+from fed3r_app.config import Config
 from fed3r_app.core import Classifier, FeatureMap
 from fed3r_app.evaluation import EvaluationSet, ServerData
 from tests.harness.pixels import pixels, pooled, save_sides
@@ -31,13 +32,14 @@ def test_whatever_lies_at_the_server_of_local_images_is_for_tests(
     tmp_path: Path,
 ) -> None:
     save_sides(tmp_path, {"train": {"cat": 2, "owl": 3}})
-    data = ServerData.load("local", str(tmp_path))
+    config = Config(dataset="local", data_path=str(tmp_path))
+    data = ServerData.load(config)
     assert data.test_labels(("bee", "cat", "owl")).tolist() == [1, 1, 2, 2, 2]
-    assert (data.class_names, data.identity) == ((), None)  # the nodes' own
+    assert (data.class_names, data.identity(2)) == ((), None)  # the nodes' own
     with pytest.raises(ValueError, match=r"The test images: the classes must be among"):
         data.test_labels(("bee", "cat"))
     save_sides(tmp_path, {"test": {"owl": 1}})
-    data = ServerData.load("local", str(tmp_path))
+    data = ServerData.load(config)
     assert data.test_images is not None and len(data.test_images) == 1
-    nothing = ServerData.load("local", "")
+    nothing = ServerData.load(Config(dataset="local"))
     assert nothing.test_images is None and len(nothing.test_labels(("cat",))) == 0

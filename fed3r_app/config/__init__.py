@@ -24,6 +24,7 @@ from fed3r_app.config.rules import (
 from fed3r_app.core.names import DTYPES, FORMS, METHODS
 from fed3r_app.data import check_dataset, dataset_traits
 from fed3r_app.data.partition import SCHEMES
+from fed3r_app.data.reading import RANGE, read_intensity
 from fed3r_app.privacy import CENTRAL, DISTRIBUTED, SMALLEST_GROUP
 
 __all__ = [
@@ -102,6 +103,11 @@ def _at_least(least: int, auto: bool = False) -> Reader:
 _text = _must_be('a string such as "x"', lambda value: isinstance(value, str))
 
 
+def _intensity(key: str, value: Value) -> Value:
+    read_intensity(str(_text(key, value)))
+    return value
+
+
 def _dataset(key: str, value: Value) -> str:
     name = str(_text(key, value))
     check_dataset(name)
@@ -112,6 +118,7 @@ Text = Annotated[str, _text]
 Flag = Annotated[bool, _must_be("true or false", lambda value: isinstance(value, bool))]
 Count = Annotated[int, _at_least(0)]
 AutoOrCount = Annotated[int | Literal["auto"], _at_least(0, auto=True)]
+Share = Annotated[float, _number("a number >= 0 and < 1", lambda x: 0 <= x < 1)]
 Positive = Annotated[float, _above_zero()]
 NotNegative = Annotated[float, _not_negative()]
 AutoOrPositive = Annotated[float | Literal["auto"], _above_zero(auto=True)]
@@ -130,10 +137,13 @@ class Config:
     partition: Annotated[str, _one_of(*SCHEMES)] = "by-class"
     alpha: NotNegative = 0.1
     labels: Text = ""
+    test_share: Share = 0.0
+    max_unreadable: Share = 0.01
 
     backbone: Text = "mobilenet_v2"
     weights: Text = "packaged"
-    image_size: Count = 96
+    image_size: AutoOrCount = "auto"
+    intensity: Annotated[str, _intensity] = RANGE
     extract_dtype: Annotated[str, _one_of("float32", "bfloat16")] = "float32"
 
     method: Annotated[str, _method] = "fed3r"
@@ -222,6 +232,13 @@ class Config:
     def is_local(self) -> bool:
         """Whether the images are the nodes' own, not a part of a common data set."""
         return dataset_traits(self.dataset).of_nodes
+
+    @property
+    def input_size(self) -> int:
+        """Side of the images that the network sees; 0 is the weights' own."""
+        if self.image_size == "auto" or not self.image_size:
+            return dataset_traits(self.dataset).image_size
+        return self.image_size
 
     @property
     def per_round(self) -> int:

@@ -82,6 +82,9 @@ def _basic(c: Config) -> Iterator[Rule]:
         given = "with dataset = 'synthetic', whose samples are features, and only then"
         got = "{backbone} with {dataset}"
         yield Rule("backbone", (), given, must="be 'none'", got=got)
+    if not traits.may_hold_out:
+        given = "unless dataset = 'imagefolder' or 'local'"
+        yield Rule("test-share", (0.0,), given, "{dataset} has a test set or none")
     if not c.is_local:
         reason = "dataset = {dataset} has its own classes"
         yield Rule("labels", ("",), f"unless dataset = {LOCAL!r}", reason)

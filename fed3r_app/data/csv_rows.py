@@ -14,8 +14,14 @@ def read_rows(
     """
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            header = next(reader, [])
+            first = file.readline()
+            # Spreadsheets of many countries write semicolons.
+            fitting = (by for by in ",;" if set(needed) <= set(_names(first, by)))
+            delimiter = next(fitting, ",")
+            header = _names(first, delimiter)
+            file.seek(0)
+            reader = csv.reader(file, delimiter=delimiter)
+            next(reader, None)
             if not set(needed) <= set(header):
                 raise ValueError(
                     f"{path} must have the columns {', '.join(needed)} in line 1, "
@@ -29,8 +35,18 @@ def read_rows(
                     )
                 row = dict(zip(header, cells, strict=False))
                 yield reader.line_num, dict.fromkeys(header, "") | row
-    except (UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"{path} must be CSV in UTF-8, got the byte 0x{error.object[error.start]:x}"
+            ", as Latin-1 has. Save it again as CSV UTF-8."
+        ) from error
+    except csv.Error as error:
         raise ValueError(f"{path} must be CSV in UTF-8, got: {error}.") from error
+
+
+def _names(line: str, delimiter: str) -> list[str]:
+    cells = next(csv.reader([line], delimiter=delimiter), [])
+    return [cell.strip() for cell in cells]
 
 
 def whole_number(path: Path, line: int, column: str, text: str) -> int:

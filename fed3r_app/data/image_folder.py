@@ -1,19 +1,34 @@
-"""Images sorted into one folder per class: the data set `imagefolder`.
+"""Images in folders named after their classes, or listed in a table.
 
-Layout: `data-path/train/<class>/…` and, optionally, `data-path/test/<class>/…`.
-Images may lie any number of folders deeper; other files are passed over.
+One of three layouts:
+
+- `<class>/…`: all images are for training;
+- `train/<class>/…` and, optionally, `test/<class>/…`;
+- a table `labels.csv` with the columns path, label and, optionally, split (train or
+  test); paths start from the table's folder.
+
+Images may lie any number of folders deeper; other files are passed over. The data set
+`imagefolder` is such a folder, which the clients share; `local` one for each node.
 """
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fed3r_app.data.csv_rows import read_rows
 from fed3r_app.data.images import DataSet, FileImages
 
 SUFFIXES = (
     *(".jpg", ".jpeg", ".png", ".webp", ".bmp"),
     *(".tif", ".tiff", ".gif", ".ppm", ".pgm"),
 )
+TRAIN, TEST = "train", "test"
+_TABLE = "labels.csv"
+_LOG = logging.getLogger(__name__)
+# path relative to the root, class, part
+_Row = tuple[str, str, str]
 
 
 def named_folder(dataset: str, data_path: str) -> Path:
@@ -37,53 +52,173 @@ def existing_folder(dataset: str, data_path: str) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Listing:
+    """Which images there are, in the order of classes and paths; none is opened."""
+
+    root: Path  # where the paths start
+    rows: Sequence[_Row]
+    folders: tuple[str, ...]  # classes with a folder for training, be it empty
+
+    def classes(self, *parts: str) -> set[str]:
+        """Return the classes that have images in some parts."""
+        return {label for _, label, part in self.rows if part in parts}
+
+    def data_set(
+        self, name: str, classes: Iterable[str], of_kind: type[FileImages]
+    ) -> DataSet:
+        """Return the images as a data set of some classes, in the order of names."""
+        class_names = tuple(sorted(classes))
+        index = {label: i for i, label in enumerate(class_names)}
+        parts = []
+        for part in (TRAIN, TEST):
+            chosen = [row for row in self.rows if row[2] == part]
+            paths = [path for path, _, _ in chosen]
+            labels = [index[label] for _, label, _ in chosen]
+            parts.append(of_kind(self.root, paths, labels))
+        train, test = parts
+        return DataSet(name, class_names, train, test if len(test) else None)
+
+
 def load_imagefolder(name: str, data_path: str) -> DataSet:
-    """Return the images below data-path; the classes are the folders of train."""
-    root = existing_folder(name, data_path)
-    if not (root / "train").is_dir():
-        raise FileNotFoundError(
-            f"data-path must hold train/<class>/… when dataset = {name!r}, "
-            f"got {data_path!r} without a folder train."
+    """Return the images below data-path; a class must have a place in training."""
+    named_folder(name, data_path)
+    listing = list_images(data_path, may_be_beside=True)
+    known = listing.classes(TRAIN).union(listing.folders)
+    unknown = sorted(listing.classes(TEST) - known)
+    if unknown:
+        raise ValueError(
+            f"Every class of the test images in {listing.root} must also be in train, "
+            f"got {', '.join(unknown)}. Rename it, or add it to train, be it empty."
         )
-    class_names = class_folders(root / "train")
-    train, test = _read_part(root, "train", class_names), None
-    if (root / "test").is_dir():
-        unknown = sorted(set(class_folders(root / "test")) - set(class_names))
-        if unknown:
-            raise ValueError(
-                f"Every class folder of {root / 'test'} must also be in train, "
-                f"got {', '.join(unknown)}. Rename it, or add it to train, be it empty."
+    return listing.data_set(name, known, FileImages)
+
+
+def list_images(data_path: str, may_be_beside: bool = False) -> Listing:
+    """Return the images below a folder, or in a table; at least one to train on.
+
+    Where there may be other folders beside train and test, they are passed over.
+    """
+    path = Path(data_path).expanduser()
+    table = path / _TABLE if path.is_dir() else path
+    if table.is_file() and table.suffix.lower() == ".csv":
+        listing = Listing(table.parent, [*_read_table(table)], ())
+    elif path.is_dir():
+        listing = _Folders(path).listing(may_be_beside)
+    else:
+        raise FileNotFoundError(
+            "data-path must be a folder of images or a table of them (.csv), got "
+            f"{data_path!r}, which is not there. A relative path starts from "
+            f"{Path.cwd()}."
+        )
+    if not listing.classes(TRAIN):
+        raise FileNotFoundError(
+            f"data-path must hold images as <class>/<image>, train/<class>/<image> or "
+            f"in {_TABLE}, got {data_path!r} without any (known endings: "
+            f"{' '.join(SUFFIXES)}; links to other folders are not followed)."
+        )
+    in_order = sorted(listing.rows, key=lambda row: (row[1], row[0]))
+    return replace(listing, rows=in_order)
+
+
+class _Folders:
+    """Images in folders named after their classes.
+
+    Links are followed to files within the folder only: others may lead out of it, or
+    make a loop. They are named in the log.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._inside = os.path.realpath(root) + os.sep
+        self._links: list[str] = []
+
+    def listing(self, may_be_beside: bool) -> Listing:
+        """Return the images, and the folders of train, be they empty."""
+        parts = self._parts(may_be_beside)
+        rows = [*self._rows(parts)]
+        if self._links:
+            _LOG.warning(
+                "%s: links are followed to files within the folder only; %d others "
+                "are passed over, the first is %s.",
+                *(self._root, len(self._links), self._links[0]),
             )
-        test = _read_part(root, "test", class_names)
-    return DataSet(name, class_names, train, test)
+        folders = class_folders(self._root / (TRAIN if parts else ""))
+        return Listing(self._root, rows, folders)
 
+    def _parts(self, may_be_beside: bool) -> list[str]:
+        """Return which of train and test there are; none: the folders are classes.
 
-def _read_part(root: Path, part: str, class_names: tuple[str, ...]) -> FileImages:
-    """Return the images of train or test, ordered by class and path."""
-    paths: list[str] = []
-    labels: list[int] = []
-    for label, class_name in enumerate(class_names):
-        found = sorted(image_paths(root, os.path.join(part, class_name)))
-        paths.extend(found)
-        labels.extend([label] * len(found))
-    if not paths:
-        raise FileNotFoundError(
-            f"{root / part} must hold images as <class>/<image>, got none "
-            f"(known endings: {' '.join(SUFFIXES)})."
-        )
-    return FileImages(root, paths, labels)
+        A class may be called train, too: then it has no folders in it.
+        """
+        names = self._names("")
+        parts = [part for part in (TRAIN, TEST) if part in names]
+        parts = [part for part in parts if class_folders(self._root / part)]
+        if parts == [TEST]:
+            raise FileNotFoundError(
+                "data-path must hold train/<class>/… beside test/<class>/…, got "
+                f"{self._root} without it."
+            )
+        beside = [name for name in names if parts and name not in parts]
+        if beside and not may_be_beside:
+            raise ValueError(
+                "data-path must hold <class>/… or train/<class>/… and test/<class>/…, "
+                f"got both in {self._root}: {', '.join(beside[:5])} beside "
+                f"{' and '.join(parts)}."
+            )
+        if beside:
+            _LOG.warning(
+                "%s: %s beside %s are passed over.",
+                *(self._root, ", ".join(beside[:5]), " and ".join(parts)),
+            )
+        return parts
+
+    def _rows(self, parts: Sequence[str]) -> Iterator[_Row]:
+        for part in parts or [""]:
+            for label in self._names(part):
+                for path in self._image_paths(os.path.join(part, label)):
+                    yield path, label, part or TRAIN
+
+    def _names(self, below: str) -> tuple[str, ...]:
+        """Return the names of the folders in a folder."""
+        with os.scandir(self._root / below) as entries:
+            links = [e.name for e in entries if e.is_symlink() and e.is_dir()]
+        self._links += links
+        return class_folders(self._root / below)
+
+    def _image_paths(self, below: str) -> Iterator[str]:
+        """Yield the images below a folder, as paths relative to the root."""
+        for folder, folders, files in os.walk(self._root / below):
+            self._links += [n for n in folders if os.path.islink(f"{folder}/{n}")]
+            for file in files:
+                if not file.lower().endswith(SUFFIXES) or file.startswith("."):
+                    continue
+                path = os.path.join(folder, file)
+                inside = self._inside
+                target = os.path.realpath(path) if os.path.islink(path) else inside
+                if target.startswith(inside):
+                    yield os.path.relpath(path, self._root)
+                else:
+                    self._links.append(file)
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """Return the sorted names of the folders in a folder, hidden ones left out."""
+    """Return the sorted names of the folders in a folder; hidden ones and links not."""
     with os.scandir(folder) as entries:
-        folders = [entry.name for entry in entries if entry.is_dir()]
+        folders = [e.name for e in entries if e.is_dir(follow_symlinks=False)]
     return tuple(sorted(name for name in folders if not name.startswith(".")))
 
 
-def image_paths(root: Path, below: str) -> Iterator[str]:
-    """Yield the images below a folder, as paths relative to root."""
-    for folder, _, files in os.walk(root / below, followlinks=True):
-        for file in files:
-            if file.lower().endswith(SUFFIXES) and not file.startswith("."):
-                yield os.path.relpath(os.path.join(folder, file), root)
+def _read_table(table: Path) -> Iterator[_Row]:
+    """Yield the images of a table."""
+    for line, row in read_rows(table, ("path", "label")):
+        path, label = row["path"].strip(), row["label"].strip()
+        part = (row.get("split") or TRAIN).strip()
+        if not path or not label or part not in (TRAIN, TEST):
+            # The sentence may go to the server, and the row names a file.
+            _LOG.warning("%s line %d: %s", table, line, list(row.values()))
+            raise ValueError(
+                f"{table} line {line} must be a path, a label and, where there is a "
+                "split, train or test, got something else."
+            )
+        yield path, label, part

@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from fed3r_app.data.reading import Reading, UnreadableImage, is_transient
+
 # Length of the digest of an image.
 DIGEST_BYTES = 16
-# Whatever Pillow raises for a file that is not a whole, sane image.
-_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+_NEWEST = Reading()
 
 
 class ImageSet(ABC):
@@ -42,18 +43,28 @@ class ImageSet(ABC):
         return len(self.labels)
 
     @abstractmethod
-    def image(self, index: int) -> Image.Image:
-        """Return one image in RGB; nothing else is read."""
+    def image(self, index: int, reading: Reading = _NEWEST) -> Image.Image:
+        """Return one image, RGB or L; nothing else is read.
 
+        Raises UnreadableImage where that can't be done.
+        """
+
+    @abstractmethod
     def digest(self, index: int) -> bytes:
         """Return the digest of the content of one image."""
-        image = self.image(index)
-        return _new_digest(repr(image.size), image.tobytes()).digest()
 
     @cached_property
     def identity(self) -> str:
         """Hex digest that names exactly these images in this order, made when asked."""
         return self._digest()
+
+    @cached_property
+    def listing(self) -> str:
+        """Hex digest that names which images there are, in this order.
+
+        Images that can be mended, because they lie in files, keep it meanwhile.
+        """
+        return self.identity
 
     @abstractmethod
     def _digest(self) -> str:
@@ -72,9 +83,14 @@ class ArrayImages(ImageSet):
             )
         self._pixels = np.ascontiguousarray(pixels)
 
-    def image(self, index: int) -> Image.Image:
-        """Return one image in RGB."""
+    def image(self, index: int, reading: Reading = _NEWEST) -> Image.Image:
+        """Return one image in RGB; nothing is left to be read."""
         return Image.fromarray(self._pixels[index])
+
+    def digest(self, index: int) -> bytes:
+        """Return the digest of the pixels of one image."""
+        pixels = self._pixels[index]
+        return _new_digest(repr(pixels.shape[1::-1]), pixels.data).digest()
 
     def _digest(self) -> str:
         return _new_digest(repr(self._pixels.shape), self._pixels.data).hexdigest()
@@ -87,9 +103,9 @@ class EncodedImages(ImageSet):
         super().__init__(labels, len(files))
         self._files = files
 
-    def image(self, index: int) -> Image.Image:
-        """Return one image in RGB."""
-        return _decode(io.BytesIO(self._files[index]), f"image {index}")
+    def image(self, index: int, reading: Reading = _NEWEST) -> Image.Image:
+        """Return one image, RGB or L."""
+        return reading.read(io.BytesIO(self._files[index]), f"image {index}")
 
     def digest(self, index: int) -> bytes:
         """Return the digest of the bytes of one image."""
@@ -115,15 +131,60 @@ class FileImages(ImageSet):
         self._root = root
         self._paths = paths
 
-    def image(self, index: int) -> Image.Image:
-        """Return one image in RGB."""
+    def image(self, index: int, reading: Reading = _NEWEST) -> Image.Image:
+        """Return one image, RGB or L."""
         with self._open(index) as file:
-            return _decode(file, file.name)
+            return reading.read(file, file.name)
 
     def digest(self, index: int) -> bytes:
         """Return the digest of the file of one image."""
         with self._open(index) as file:
             return _new_digest("", file.read()).digest()
+
+    def subset(self, rows: NDArray[np.int64]) -> Self:
+        """Return some of the images, in the order of the rows."""
+        paths = [self._paths[row] for row in rows]
+        return type(self)(self._root, paths, self.labels[rows])
+
+    @cached_property
+    def stamps(self) -> tuple[bytes, ...]:
+        """The path, size and time of every image, looked up without opening."""
+        stamps, missing = [], []
+        for path in self._paths:
+            try:
+                status = os.stat(os.path.join(self._root, path))
+            except OSError:
+                missing.append(path)
+                stamps.append(os.fsencode(path) + b"\0missing")
+                continue
+            times = b"\0%d\0%d\0" % (status.st_size, status.st_mtime_ns)
+            stamps.append(os.fsencode(path) + times)
+        self._check_complete(missing)
+        return tuple(stamps)
+
+    @cached_property
+    def listing(self) -> str:
+        """Hex digest of paths and labels: what a split depends on."""
+        paths = [os.fsencode(path) + b"\0" for path in self._paths]
+        return _new_digest("listing", self.labels.tobytes(), *paths).hexdigest()
+
+    @cached_property
+    def location(self) -> str:
+        """Hex digest that names the folder and the paths, not what the files hold."""
+        paths = [os.fsencode(path) + b"\0" for path in self._paths]
+        return _new_digest("", self._real_root + b"\0", *paths).hexdigest()
+
+    def _check_complete(self, missing: Sequence[str]) -> None:
+        if missing:
+            # The sentence may go to the server: it must not show how many there are.
+            raise FileNotFoundError(
+                f"data-path must hold all images, got {self._root} without some of "
+                f"them; the first is {missing[0]}."
+            )
+
+    @property
+    def _real_root(self) -> bytes:
+        return os.fsencode(os.path.realpath(self._root))
 
     def _open(self, index: int) -> BinaryIO:
         """Return the open file of one image."""
@@ -131,53 +192,36 @@ class FileImages(ImageSet):
         try:
             return path.open("rb")
         except OSError as error:
-            raise FileNotFoundError(
-                f"Image {path} cannot be opened: {error.strerror}. "
-                "Is data-path complete?"
+            if is_transient(error):
+                raise
+            raise UnreadableImage(
+                f"{path} must be a readable image, got: {error.strerror}."
             ) from error
 
     def _digest(self) -> str:
-        return _new_digest("files", *self._stamps()).hexdigest()
-
-    def _stamps(self) -> list[bytes]:
-        """Return the path, size and time of every image, looked up without opening."""
-        stamps, missing = [], []
-        for path in self._paths:
-            try:
-                status = os.stat(os.path.join(self._root, path))
-            except OSError:
-                missing.append(path)
-                continue
-            times = b"\0%d\0%d\0" % (status.st_size, status.st_mtime_ns)
-            stamps.append(os.fsencode(path) + times)
-        if missing:
-            # The sentence may go to the server: it must not show how many there are.
-            raise FileNotFoundError(
-                f"data-path must hold all images, got {self._root} without some of "
-                f"them; the first is {missing[0]}."
-            )
-        return stamps
+        return _new_digest("files", *self.stamps).hexdigest()
 
 
 class OwnImages(FileImages):
-    """Images in a folder of a node's own, where files come and go."""
+    """Images in a folder of a node's own, where files come and go.
+
+    One that is missing, though a table names it, is like one that can't be read.
+    """
 
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """Hex digests that name each image: its folder, path, size and time."""
         # With the folder: nodes that share a machine may have the same paths.
         root = self._real_root + b"\0"
-        stamps = self._stamps()
-        return tuple(_new_digest("", root, stamp).hexdigest() for stamp in stamps)
+        return tuple(_new_digest("", root, stamp).hexdigest() for stamp in self.stamps)
 
     @property
     def folder_key(self) -> str:
         """Hex digest that names the folder."""
         return _new_digest("", self._real_root).hexdigest()
 
-    @property
-    def _real_root(self) -> bytes:
-        return os.fsencode(os.path.realpath(self._root))
+    def _check_complete(self, missing: Sequence[str]) -> None:
+        pass
 
     def _digest(self) -> str:
         return _new_digest(" ".join(self.keys)).hexdigest()
@@ -198,7 +242,7 @@ class GivenFeatures(ImageSet):
         """Return a digest of the set and the row: they name the sample exactly."""
         return _new_digest(f"{self.identity} {index}").digest()
 
-    def image(self, index: int) -> Image.Image:
+    def image(self, index: int, reading: Reading = _NEWEST) -> Image.Image:
         """Refuse: there is none."""
         raise ValueError(f"Sample {index} has features and no image.")
 
@@ -214,6 +258,16 @@ class DataSet:
     # Sorted rows of train of each natural client; None without a natural split.
     clients: tuple[NDArray[np.int64], ...] | None = None
     client_names: tuple[str, ...] | None = None  # in increasing order
+    # Which rows of train (n,) are test images instead; None without any.
+    held_out: NDArray[np.bool_] | None = None
+    held_out_classes: tuple[str, ...] = ()  # all of whose images are held out
+
+    @property
+    def training_rows(self) -> NDArray[np.int64]:
+        """The rows of train to train on."""
+        if self.held_out is None:
+            return np.arange(len(self.train))
+        return np.flatnonzero(~self.held_out)
 
     @property
     def feature_dim(self) -> int | None:
@@ -227,14 +281,3 @@ def _new_digest(start: str, *parts: bytes | memoryview) -> "hashlib.blake2b":
     for part in parts:
         digest.update(part)
     return digest
-
-
-def _decode(file: BinaryIO, name: str) -> Image.Image:
-    """Return the image in an open file as RGB."""
-    try:
-        with Image.open(file) as image:
-            return image.convert("RGB")
-    except _UNREADABLE as error:
-        raise ValueError(
-            f"{name} must be a readable image, got: {error}. Is the file damaged?"
-        ) from error

@@ -18,7 +18,7 @@ def split_rows(
 ) -> Rows:
     """Return the sorted training rows of each client; every row has one client.
 
-    Clients may be empty. The result is kept for the next call with the same
+    Rows that are held out have none. Clients may be empty. The result is kept for the next call with the same
     arguments, and its arrays are read-only.
 
     Parameters
@@ -65,12 +65,17 @@ def _split_once(
     labels = dataset.train.labels
     if scheme == "natural":
         return _natural(dataset, num_clients)
+    parts: Iterable[NDArray[np.int64]]
     if scheme == "dirichlet":
-        return _sorted_rows(_dirichlet(labels, num_clients, alpha, seed))
-    if scheme == "by-class":
-        return _sorted_rows(_by_class(labels, num_clients, seed))
-    rows = np.random.default_rng(seed).permutation(len(labels))
-    return _sorted_rows(np.array_split(rows, num_clients))  # iid
+        parts = _dirichlet(labels, num_clients, alpha, seed)
+    elif scheme == "by-class":
+        parts = _by_class(labels, num_clients, seed)
+    else:
+        rows = np.random.default_rng(seed).permutation(len(labels))
+        parts = np.array_split(rows, num_clients)  # iid
+    if dataset.held_out is not None:
+        parts = [part[~dataset.held_out[part]] for part in parts]
+    return _sorted_rows(parts)
 
 
 def _sorted_rows(parts: Iterable[NDArray[np.int64]]) -> Rows:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from fed3r_app.data.cifar import load_cifar
+from fed3r_app.data.hold_out import hold_out
 from fed3r_app.data.image_folder import load_imagefolder
 from fed3r_app.data.images import DataSet
 from fed3r_app.data.local_folder import LOCAL, load_local
@@ -12,6 +13,7 @@ from fed3r_app.data.packaged import load_digits, load_grocery
 from fed3r_app.data.published import FEDERATION_NAMES, load_published
 from fed3r_app.data.synthetic import NAME as SYNTHETIC
 from fed3r_app.data.synthetic import load_synthetic, read_recipe
+from fed3r_app.files.row_cache import cache_dir
 
 
 @dataclass(frozen=True)
@@ -23,21 +25,31 @@ class Traits:
     may_mirror: bool = True  # a mirrored image is still of its class
     gives_features: bool = False  # the samples are features, not images
     of_nodes: bool = False  # the images are the nodes' own
+    may_hold_out: bool = False  # there may be no test set: `test-share` makes one
+    # What ``image-size = "auto"`` is; 0: the size that the weights were trained at.
+    image_size: int = 0
 
 
 _TRAITS: dict[str, Traits] = {
     **dict.fromkeys(
         ("digits", "digits-small"),
         Traits(
-            lambda name, _path: load_digits(name), needs_path=False, may_mirror=False
+            lambda name, _path: load_digits(name),
+            needs_path=False,
+            may_mirror=False,
+            image_size=96,
         ),
     ),
     "grocery": Traits(lambda _name, _path: load_grocery(), needs_path=False),
     "cifar10": Traits(load_cifar),
     "cifar100": Traits(load_cifar),
-    "imagefolder": Traits(load_imagefolder),
+    "imagefolder": Traits(load_imagefolder, may_hold_out=True),
     **dict.fromkeys(FEDERATION_NAMES, Traits(load_published)),
-    LOCAL: Traits(lambda _name, data_path: load_local(data_path), of_nodes=True),
+    LOCAL: Traits(
+        lambda _name, data_path: load_local(data_path),
+        of_nodes=True,
+        may_hold_out=True,
+    ),
     SYNTHETIC: Traits(load_synthetic, needs_path=False, gives_features=True),
 }
 
@@ -65,16 +77,17 @@ def check_dataset(name: str) -> None:
         read_recipe(name)
 
 
-def load_dataset(name: str, data_path: str) -> DataSet:
-    """Return the data set of `dataset` and `data-path` in the run config.
+def load_dataset(name: str, data_path: str, test_share: float = 0.0) -> DataSet:
+    """Return the data set of `dataset`, `data-path` and `test-share` in the run config.
 
     The same object when asked again for the same: it is kept.
     """
-    return _load_once(name, data_path)
+    return _load_once(name, data_path, test_share)
 
 
 # The simulated clients of one process ask again and again.
 @lru_cache(maxsize=4)
-def _load_once(name: str, data_path: str) -> DataSet:
+def _load_once(name: str, data_path: str, test_share: float) -> DataSet:
     check_dataset(name)
-    return dataset_traits(name).load(name, data_path)
+    dataset = dataset_traits(name).load(name, data_path)
+    return hold_out(dataset, test_share, cache_dir(), f"dataset = {name!r}")

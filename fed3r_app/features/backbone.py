@@ -49,6 +49,11 @@ class Backbone:
         """Hex digest that names the weights exactly."""
         return self.spec.digest
 
+    @property
+    def has_weights(self) -> bool:
+        """Whether there is a network: pixels and given features have none."""
+        return self.digest != _NO_WEIGHTS
+
     @cached_property
     def module(self) -> nn.Module:
         """The network, (n, channels, s, s) -> (n, d): float32, eval mode, frozen.
@@ -95,6 +100,7 @@ def load_backbone(spec: BackboneSpec, feature_dim: int | None = None) -> Backbon
         preprocess = Preprocess(size, size)
         digest, build = _weights_at_hand(spec)
     known = _KNOWN.get(name, (None, None))
+    preprocess = replace(preprocess, reading=spec.reading)
     return Backbone(replace(spec, digest=digest), preprocess, build, *known)
 
 
@@ -106,7 +112,8 @@ def _pixels(spec: BackboneSpec) -> Backbone:
             'image-size must be > 0 when backbone = "pixels", got 0. '
             "There are no weights to take a size from."
         )
-    preprocess = Preprocess(size, size, mode="L", mean=(0.0,), std=(1.0,))
+    grey = {"mode": "L", "mean": (0.0,), "std": (1.0,)}
+    preprocess = Preprocess(size, size, **grey, reading=spec.reading)  # type: ignore[arg-type]
     spec = replace(spec, digest=_NO_WEIGHTS)
     return Backbone(spec, preprocess, nn.Flatten, size * size, (0.0, 1.0))
 

@@ -11,10 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fed3r_app.data.images import GivenFeatures, ImageSet, OwnImages
+from fed3r_app.data.images import FileImages, GivenFeatures, ImageSet, OwnImages
+from fed3r_app.data.reading import UnreadableImage
+from fed3r_app.data.unreadable import UnreadableImages
 from fed3r_app.features.backbone import Backbone
-from fed3r_app.features.cache import FeatureCache, FeatureFiles, RowCache
 from fed3r_app.features.inference_copy import fast_copy
+from fed3r_app.files.row_cache import FilePerRowCache, RowCache, SparseFileCache
 
 Progress = Callable[[int, int], None]
 Keep = Callable[[NDArray[np.int64], NDArray[np.float32]], None]
@@ -37,6 +39,7 @@ def extract_features(
     dtype: str = "float32",
     progress: Progress | None = None,
     keep: Keep | None = None,
+    unreadable: UnreadableImages | None = None,
 ) -> Tensor:
     """Return the features (m, d) of some images, float32, on the CPU.
 
@@ -60,6 +63,9 @@ def extract_features(
         Called with (images done, m) after each batch.
     keep : callable or None
         Called with the rows and the features of each batch.
+    unreadable : UnreadableImages or None
+        Takes the images that can't be read, which are left out of the result; None
+        raises UnreadableImage for the first of them.
     """
     _check_rows(rows, len(images))
     if isinstance(images, GivenFeatures):
@@ -68,23 +74,35 @@ def extract_features(
     network = _network(backbone, device, _torch_dtype(dtype))
     preprocess = backbone.preprocess
     features = torch.empty(len(rows), backbone.dim)
+    count = 0
 
-    def pixels(row: np.int64) -> NDArray[np.uint8]:
-        return preprocess.pixels(images.image(int(row)))
+    def pixels(row: np.int64) -> NDArray[np.uint8] | None:
+        try:
+            return preprocess.pixels(images.image(int(row), preprocess.reading))
+        except UnreadableImage as error:
+            if unreadable is None:
+                raise
+            unreadable.add(int(row), error)
+            return None
 
     with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
         upcoming = pool.map(pixels, rows[:size])
         for start in range(0, len(rows), size):
-            current, done = list(upcoming), min(start + size, len(rows))
+            read, done = list(upcoming), min(start + size, len(rows))
             upcoming = pool.map(pixels, rows[done : done + size])
-            with torch.inference_mode():
-                batch = preprocess.normalize(current, device)
-                features[start:done] = network(batch.to(_torch_dtype(dtype)))
-            if keep is not None:
-                keep(rows[start:done], features[start:done].numpy())
+            current = [image for image in read if image is not None]
+            if current:
+                made = features[count : count + len(current)]
+                with torch.inference_mode():
+                    batch = preprocess.normalize(current, device)
+                    made[:] = network(batch.to(_torch_dtype(dtype)))
+                count += len(current)
+                if keep is not None:
+                    there = [image is not None for image in read]
+                    keep(rows[start:done][there], made.numpy())
             if progress is not None:
                 progress(done, len(rows))
-    return features
+    return features[:count]
 
 
 def cached_features(
@@ -96,6 +114,7 @@ def cached_features(
     device: torch.device,
     dtype: str = "float32",
     progress: Progress | None = None,
+    unreadable: UnreadableImages | None = None,
 ) -> Tensor:
     """Return what `extract_features` does, extracting only what was never seen before.
 
@@ -110,7 +129,7 @@ def cached_features(
     cache = _open_cache(backbone, images, dtype, cache_dir)
     features, found = cache.read(rows)
     if not found.all():
-        missing, place = np.unique(rows[~found], return_inverse=True)
+        missing = np.unique(rows[~found])
         fresh = extract_features(
             backbone,
             images,
@@ -119,9 +138,38 @@ def cached_features(
             dtype=dtype,
             progress=progress,
             keep=cache.write,
+            unreadable=unreadable,
         )
-        features[~found] = fresh.numpy()[place]
+        if unreadable is not None:
+            there = unreadable.readable(rows)
+            rows, features, found = rows[there], features[there], found[there]
+            missing = missing[unreadable.readable(missing)]
+        features[~found] = fresh.numpy()[np.searchsorted(missing, rows[~found])]
     return torch.from_numpy(features)
+
+
+def readable_rows(
+    backbone: Backbone,
+    images: ImageSet,
+    rows: NDArray[np.int64],
+    cache_dir: Path,
+    *,
+    dtype: str,
+    unreadable: UnreadableImages,
+) -> NDArray[np.int64]:
+    """Return those of some rows whose images can be read.
+
+    What has features in the cache has been read; the others are tried.
+    """
+    if isinstance(images, GivenFeatures):
+        return rows
+    found = _open_cache(backbone, images, dtype, cache_dir).read(rows)[1]
+    for row in rows[~found]:
+        try:
+            images.image(int(row), backbone.preprocess.reading)
+        except UnreadableImage as error:
+            unreadable.add(int(row), error)
+    return rows[unreadable.readable(rows)]
 
 
 # One: clients that share a process share their backbone, too, and a tuned one is
@@ -150,14 +198,19 @@ def _open_cache(
         "dtype": str(_torch_dtype(dtype)),
         "dim": backbone.dim,
     }
-    is_own = isinstance(images, OwnImages)
-    about["data-identity"] = "by image" if is_own else images.identity
+    stamps = None
+    if isinstance(images, OwnImages):
+        about["data-identity"] = "by image"
+    elif isinstance(images, FileImages):
+        about["data-identity"], stamps = images.location, images.stamps
+    else:
+        about["data-identity"] = images.identity
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
     folder = cache_dir / f"{backbone.name}-{key}"
     if isinstance(images, OwnImages):
-        return FeatureFiles(folder, backbone.dim, images.keys)
+        return FilePerRowCache(folder, backbone.dim, images.keys)
     about["weights"], about["images"] = backbone.spec.weights, len(images)
-    return FeatureCache(folder, backbone.dim, about)
+    return SparseFileCache(folder, backbone.dim, about, stamps=stamps)
 
 
 def _torch_dtype(dtype: str) -> torch.dtype:

@@ -1,7 +1,7 @@
 """How an image becomes the input of a backbone."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -9,16 +9,21 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from fed3r_app.data.reading import V0_1_READING, Reading
+
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
+_MOST_SQUARES = 16  # of an image's length, before what is cropped off is resized
 
 
 @dataclass(frozen=True)
 class Preprocess:
     """Resize the short side, crop the centre, scale to [0, 1], normalise.
 
-    The same steps as torchvision's classification presets, without torchvision: 0.1's
-    reading, version 1 of the recipe (see `spec`).
+    The same steps as torchvision's classification presets, without torchvision; since
+    version 2 of the recipe (see ``data.reading``) an image smaller than the input is
+    enlarged bicubically, which keeps more of what there is: on all of CIFAR-100 at 224
+    px Fed3R gets 66.7 % so, and 65.8 % bilinearly.
 
     Attributes
     ----------
@@ -32,6 +37,8 @@ class Preprocess:
         "RGB" (3 channels) or "L" (greyscale, 1 channel).
     mean, std : tuple of float
         Subtracted and divided by, one for each channel.
+    reading : Reading
+        How the image files are read that are to be preprocessed.
     """
 
     resize: int
@@ -40,6 +47,7 @@ class Preprocess:
     mode: str = "RGB"
     mean: tuple[float, ...] = IMAGENET_MEAN
     std: tuple[float, ...] = IMAGENET_STD
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def description(self) -> str:
@@ -47,11 +55,13 @@ class Preprocess:
 
         Frozen: version 1 has this text, whatever the class is called by now.
         """
-        return (
+        text = (
             f"Preprocess(resize={self.resize}, crop={self.crop}, "
             f"interpolation={self.interpolation!r}, mode={self.mode!r}, "
             f"mean={self.mean}, std={self.std})"
         )
+        is_first = self.reading.version == V0_1_READING
+        return text if is_first else f"{text} after {self.reading.description}"
 
     @property
     def channels(self) -> int:
@@ -60,12 +70,11 @@ class Preprocess:
 
     def pixels(self, image: Image.Image) -> NDArray[np.uint8]:
         """Return the resized and cropped image, uint8 of shape (s, s, channels)."""
-        image = image.convert(self.mode)
+        image = self._shortened(self._in_mode(image))
         short = min(image.size)
         # The long side is rounded down, as in torchvision; the short one is exact.
         width, height = (int(self.resize * side / short) for side in image.size)
-        resample = Image.Resampling[self.interpolation.upper()]
-        image = image.resize((width, height), resample)
+        image = image.resize((width, height), self._filter(image))
         left, top = round((width - self.crop) / 2), round((height - self.crop) / 2)
         image = image.crop((left, top, left + self.crop, top + self.crop))
         return np.asarray(image).reshape(self.crop, self.crop, self.channels)
@@ -78,12 +87,34 @@ class Preprocess:
         The recipe of ImageNet training: 8 to 100% of the area, with sides in a ratio
         of 3:4 to 4:3, resized to the crop.
         """
-        image = image.convert(self.mode)
+        image = self._in_mode(image)
         box = _random_box(image.size, random)
-        resample = Image.Resampling[self.interpolation.upper()]
-        image = image.resize((self.crop, self.crop), resample, box=box)
+        image = image.resize((self.crop, self.crop), self._filter(image), box=box)
         pixels = np.asarray(image).reshape(self.crop, self.crop, self.channels)
         return pixels[:, ::-1] if random.random() < 0.5 else pixels
+
+    def _in_mode(self, image: Image.Image) -> Image.Image:
+        return image if image.mode == self.mode else image.convert(self.mode)
+
+    def _shortened(self, image: Image.Image) -> Image.Image:
+        """Return the middle of a very long image.
+
+        Nothing beyond it is seen after the crop, and a row of 5,000 pixels enlarged to
+        256 would take a gigabyte.
+        """
+        longest = _MOST_SQUARES * min(image.size)
+        if self.reading.version == V0_1_READING or max(image.size) <= longest:
+            return image
+        width, height = (min(side, longest) for side in image.size)
+        left, top = (image.width - width) // 2, (image.height - height) // 2
+        return image.crop((left, top, left + width, top + height))
+
+    def _filter(self, image: Image.Image) -> Image.Resampling:
+        """Return the filter to resize an image with."""
+        is_enlarged = min(image.size) < self.resize
+        if is_enlarged and self.reading.version != V0_1_READING:
+            return Image.Resampling.BICUBIC
+        return Image.Resampling[self.interpolation.upper()]
 
     def normalize(
         self, pixels: Sequence[NDArray[np.uint8]], device: torch.device

@@ -9,11 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-# Version 1 is 0.1's reading: `data.images` decodes a file, `Preprocess` resizes the
-# short side with Pillow, crops the centre and normalises. Another way of reading gets
-# another number, and this one stays in the code for the models that were made with it.
-V0_1_READING = 1
-RECIPE_VERSION = V0_1_READING
+from fed3r_app.data.reading import RANGE, RECIPE_VERSION, Reading
+
 SOURCES = ("packaged", "torchvision", "random")
 
 
@@ -30,9 +27,12 @@ class BackboneSpec:
     image_size : int
         `image-size` in the run config; 0 for the size that the weights want.
     recipe : int
-        Version of how images are read and preprocessed.
+        Version of how images are read (see ``data.reading``) and preprocessed. Another
+        way gets another number, and each stays in the code for what was made with it.
     digest : str
         Names the weights exactly; "" before they were looked at.
+    intensity : str
+        `intensity` in the run config, a part of how images are read.
     """
 
     name: str
@@ -40,6 +40,7 @@ class BackboneSpec:
     image_size: int = 0
     recipe: int = RECIPE_VERSION
     digest: str = ""
+    intensity: str = RANGE
 
     def __post_init__(self) -> None:
         if self.image_size < 0:
@@ -51,6 +52,11 @@ class BackboneSpec:
             )
 
     @property
+    def reading(self) -> Reading:
+        """How images are read."""
+        return Reading(self.recipe, self.intensity)
+
+    @property
     def source(self) -> str:
         """Where the weights come from: one of SOURCES, or "file"."""
         return self.weights if self.weights in SOURCES else "file"
@@ -60,11 +66,14 @@ class BackboneSpec:
 
         Not the name of the weights: a file may move, and its digest says what is in it.
         """
+        # Named where it is not as ever: files of earlier versions lack it.
+        intensity = {} if self.intensity == RANGE else {"intensity": self.intensity}
         return {
             "backbone": self.name,
             "image-size": self.image_size,
             "recipe": self.recipe,
             "weights-digest": self.digest,
+            **intensity,
         }
 
     @classmethod
@@ -76,6 +85,7 @@ class BackboneSpec:
             image_size=int(str(values["image-size"])),
             recipe=int(str(values["recipe"])),
             digest=str(values["weights-digest"]),
+            intensity=str(values.get("intensity") or RANGE),
         )
 
     def check_same(self, found: BackboneSpec) -> None:

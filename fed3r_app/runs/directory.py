@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import cast
 
+from fed3r_app.data.reading import RECIPE_VERSION
 from fed3r_app.files import (
     append_line,
     file_lock,
@@ -32,6 +33,7 @@ from fed3r_app.runs.formats import (
     header,
     split_header,
     upgrade_config,
+    upgrade_recipe,
 )
 
 LATEST = "latest"
@@ -109,13 +111,17 @@ class RunDirectory:
         return cls(path)
 
     def write_config(self, config: Mapping[str, object]) -> None:
-        """Write config.json."""
-        _write_json(self.config_path, config)
+        """Write config.json, with the version of how this run reads images."""
+        _write_json(self.config_path, {"recipe": RECIPE_VERSION, **config})
 
     def read_config(self) -> dict[str, str | int | float | bool]:
         """Return config.json."""
         self._check_is_run()
         return upgrade_config(self.config_path, _read_json(self.config_path))
+
+    def read_recipe(self) -> int:
+        """Return how the run reads images: as it did when it began."""
+        return upgrade_recipe(_read_json(self.config_path))
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fed3r_app.config.versions import CONFIG_V0_1
-from fed3r_app.features.spec import V0_1_READING
+from fed3r_app.data.reading import V0_1_READING
 
 FORMAT = 2
 STATISTICS = "statistics of Fed3R, version 3"
@@ -61,7 +61,13 @@ def check_format(path: Path, values: Mapping[str, object]) -> int:
 def upgrade_config(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a run config as the version that wrote it understood it."""
     earlier = _CONFIGS.get(check_format(path, values), {})
-    return {**earlier, **{k: v for k, v in values.items() if k != "format"}}
+    about_file = ("format", "recipe")
+    return {**earlier, **{k: v for k, v in values.items() if k not in about_file}}
+
+
+def upgrade_recipe(values: Mapping[str, Any]) -> int:
+    """Return how the run of a config.json reads images."""
+    return int(values.get("recipe", V0_1_READING))
 
 
 def upgrade_settings(about: dict[str, Any]) -> dict[str, Any]:

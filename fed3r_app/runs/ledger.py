@@ -38,6 +38,8 @@ class LedgerEntry:
     digest: str = ""  # of what went into its statistics; "" where none came
     num_samples: int | None = None
     reason: str = ""  # why it was not accepted
+    unreadable: int | None = None  # images that were left out, if any
+    held_out_classes: int | None = None  # classes without training images, if any
     time: str = field(  # in UTC
         default_factory=lambda: datetime.now(UTC).isoformat(timespec="milliseconds")
     )

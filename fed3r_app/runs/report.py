@@ -84,6 +84,20 @@ def _clients(summary: Values) -> str:
     return "" if unknown else f"{counted:,.0f} of {clients:,.0f}"
 
 
+def _unreadable(summary: Values) -> str:
+    """Return how many images could not be read; "" if all could."""
+    train = number_of(summary, "unreadable_images") or 0
+    test = number_of(summary, "unreadable_test_images") or 0
+    named = ((train, "at clients, listed in their logs"), (test, "of the test set"))
+    return ", ".join(f"{number:,.0f} {where}" for number, where in named if number)
+
+
+def _held_out(summary: Values) -> str:
+    """Return how many classes of clients have no training images left."""
+    number = number_of(summary, "held_out_classes")
+    return f"{number:,.0f} of clients, named in their logs" if number else ""
+
+
 def _privacy(summary: Values) -> str:
     privacy = summary.get("differential_privacy")
     if not isinstance(privacy, dict):
@@ -136,6 +150,8 @@ _ROWS: tuple[
     ("forgotten clients", "forgotten_clients", None),
     ("absent classes", "absent_classes", None),
     ("training images", "num_samples", _COUNT),
+    ("unreadable images", _unreadable, None),
+    ("classes held out whole", _held_out, None),
     ("classes", "num_classes", _COUNT),
     ("features", "feature_dim", _COUNT),
     ("ridge lambda", "ridge_lambda", "{:.4g}".format),

@@ -159,7 +159,7 @@ class SavedRun:
     def evaluate(self, model: SavedModel) -> Metrics | None:
         """Return what a model gets right on the test images; None without any here."""
         config, device = self.config, resolve_device(self.config.device)
-        data = ServerData.load(config.dataset, config.data_path)
+        data = ServerData.load(config)
         if data.test_images is None:
             return None
         backbone = saved_backbone(model, data.feature_dim)

@@ -94,6 +94,14 @@ class StatisticsStore:
             snapshot.class_names,
         )
 
+    def image_counts(self) -> dict[str, int]:
+        """Return what the counted clients said of their images, added up."""
+        entries = standing_entries(self.ledger.entries()).values()
+        return {
+            "unreadable_images": sum(entry.unreadable or 0 for entry in entries),
+            "held_out_classes": sum(entry.held_out_classes or 0 for entry in entries),
+        }
+
     def save(self, snapshot: Snapshot) -> None:
         """Save the statistics; those saved before stay at hand."""
         self.ledger.sync()

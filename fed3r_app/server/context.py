@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from logging import WARNING
 
@@ -14,17 +14,20 @@ from torch import Tensor
 
 from fed3r_app.config import Config
 from fed3r_app.core import Classifier, FeatureMap
+from fed3r_app.data import dataset_traits
+from fed3r_app.data.reading import V0_1_READING
 from fed3r_app.evaluation import EvaluationSet, ServerData
 from fed3r_app.features.backbone import Backbone, load_backbone, resolve_device
-from fed3r_app.features.cache import cache_dir
 from fed3r_app.features.flops import forward_flops
+from fed3r_app.features.parity import measure_parity
 from fed3r_app.features.spec import BackboneSpec
+from fed3r_app.files.row_cache import cache_dir
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Setting
 from fed3r_app.runs.statistics_store import StatisticsStore
-from fed3r_app.wire import with_labels
+from fed3r_app.wire import ParityCheck, with_labels, with_reading
 from strategies import ClientDiscovery, ClientRegistry
 
 # The keys of the run config that a client's features depend on, besides the backbone.
@@ -78,13 +81,20 @@ class RunContext:
         Bad settings are refused here, before any client is asked.
         """
         device = resolve_device(config.device)
-        data = ServerData.load(config.dataset, config.data_path)
+        data = ServerData.load(config)
         if data.dataset and not data.test_images:
-            log(WARNING, "%s has no test images: no accuracy.", config.dataset)
-        spec = BackboneSpec(config.backbone, config.weights, config.image_size)
-        backbone = load_backbone(spec, data.feature_dim)
+            hint = (
+                " test-share=0.2 holds some out."
+                if dataset_traits(config.dataset).may_hold_out
+                else ""
+            )
+            log(WARNING, "%s has no test images: no accuracy.%s", config.dataset, hint)
+        if not config.resume:  # a new run leaves nothing behind if its settings fail
+            backbone = load_backbone(_new_spec(config), data.feature_dim)
         directory = RunDirectory.open(config.output_dir, config.run_name, config.resume)
-        if not config.resume:  # the config of a resumed run is that of its beginning
+        if config.resume:
+            backbone = load_backbone(_earlier_spec(config, directory), data.feature_dim)
+        else:  # the config of a resumed run is that of its beginning
             directory.write_config(config.to_run_config())
         features = data.test_features(backbone, device, config.extract_dtype)
         context = cls(config, grid, data, backbone, directory, device, features)
@@ -105,15 +115,27 @@ class RunContext:
         return len(self.class_names)
 
     def request(self, config: ConfigRecord) -> ConfigRecord:
-        """Return a request's config with the label space, where clients need it."""
+        """Return a request's config with how images are read, and the label space.
+
+        The latter where clients need it.
+        """
+        spec = self.backbone.spec
+        config = with_reading(config, spec.recipe, spec.image_size)
         return with_labels(config, self.class_names if self.data.is_local else ())
+
+    @cached_property
+    def parity(self) -> ParityCheck | None:
+        """What a client must make of the built-in picture; None without a network."""
+        dtype = self.config.extract_dtype
+        own = measure_parity(self.backbone, self.device, dtype, cache_dir())
+        return None if own is None else ParityCheck(own, dtype)
 
     def feature_fingerprint(self) -> dict[str, Setting]:
         """Return what must be the same for features to be added up."""
         run_config = self.config.to_run_config()
         return {
             **{key: run_config[key] for key in FEATURE_KEYS},
-            "data-identity": self.data.identity,
+            "data-identity": self.data.identity(self.backbone.spec.recipe),
             **self.backbone.spec.fingerprint(),
         }
 
@@ -152,3 +174,21 @@ class RunContext:
     def forward_flops(self) -> int:
         """FLOPs of one image through the backbone, as the paper counts."""
         return forward_flops(self.backbone, cache_dir())
+
+
+def _new_spec(config: Config) -> BackboneSpec:
+    """Return the backbone of a run that begins."""
+    name, weights, size = config.backbone, config.weights, config.input_size
+    return BackboneSpec(name, weights, size, intensity=config.intensity)
+
+
+def _earlier_spec(config: Config, directory: RunDirectory) -> BackboneSpec:
+    """Return the backbone of a run that is resumed: it reads images as it did."""
+    recipe = directory.read_recipe()
+    spec = replace(_new_spec(config), recipe=recipe)
+    if config.image_size not in ("auto", 0):
+        return spec
+    begun = Config.from_run_config(directory.read_config())
+    # In 0.1, 0 was the weights' own size for digits, too.
+    is_own = recipe == V0_1_READING and not begun.image_size
+    return replace(spec, image_size=0 if is_own else begun.input_size)

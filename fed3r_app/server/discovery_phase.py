@@ -6,6 +6,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from logging import INFO
 
+from flwr.app import ConfigRecord
 from flwr.common.logger import log
 
 from fed3r_app.data.label_space import LabelSpace
@@ -45,6 +46,8 @@ def discover_clients(
         strict=config.min_clients == 0,
         # Real nodes have a machine each: all at once.
         in_flight=sys.maxsize if is_local else IN_FLIGHT,
+        request=context.request(ConfigRecord()),
+        parity=context.parity if with_moments else None,
     )
     context.discovery.gather(config.wait_for, with_moments)
     registry = context.registry

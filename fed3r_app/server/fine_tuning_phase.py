@@ -187,6 +187,7 @@ class FineTuningPhase:
                 np.arange(len(images)),
                 device=context.device,
                 dtype=context.config.extract_dtype,
+                unreadable=context.data.unreadable,
             )
             self._features = (self._trained, features)
         return features
@@ -259,7 +260,7 @@ class FineTuningPhase:
         run_config = context.config.to_run_config()
         return {
             **{key: run_config[key] for key in RESUME_KEYS},
-            "data-identity": context.data.identity,
+            "data-identity": context.data.identity(context.backbone.spec.recipe),
             "labels": json.dumps(context.class_names, ensure_ascii=False),
             **context.backbone.spec.fingerprint(),
             "clients": len(self.clients),

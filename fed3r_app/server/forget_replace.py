@@ -119,7 +119,9 @@ def _ask(context: RunContext, run: SavedRun, client: str) -> _Answer:
     sampler = CohortSampler([client], per_round=1, seed=0, max_retries=retries)
     journal = _ReplyJournal(run.state.ledger)
     accumulator = make_accumulator(context, feature_map)
-    strategy = make_strategy(context, sampler, accumulator, journal=journal)
+    strategy = make_strategy(
+        context, sampler, accumulator, journal=journal, parity=context.parity
+    )
     request = context.request(pack_feature_map(feature_map))
     rounds = strategy.rounds(context.grid, ArrayRecord(), request, config.round_timeout)
     for _ in rounds:

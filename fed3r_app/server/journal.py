@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import WARNING
 
 from flwr.app import ArrayRecord
@@ -49,7 +49,7 @@ class RunJournal:
         if self.accumulator.noise:  # nothing that depends on single images is kept
             # The reason of a refusal may quote a sum; an error is a client's own words.
             reason = entry.reason if entry.outcome == FAILED else ""
-            entry = replace(entry, digest="", num_samples=None, reason=reason)
+            entry = LedgerEntry(entry.client, entry.outcome, reason=reason)
             record = None
         self.context.state.record(entry, record, self.context.class_names)
 

@@ -154,6 +154,8 @@ class _Run:
             "refused": dict(context.registry.refused),
             "num_samples": stats.n,
             "absent_classes": absent_classes(context.class_names, stats),
+            **context.state.image_counts(),
+            "unreadable_test_images": context.data.num_unreadable,
             "feature_dim": solution.feature_map.dim,
             "ridge_lambda": solution.ridge_lambda,
         }

@@ -104,6 +104,7 @@ class StatisticsPhase:
             traffic=traffic,
             eval_every=interval(sampler.rounds_ahead, feature_map.dim),
             first_round=rounds + 1,
+            parity=context.parity,
         )
         test = context.evaluation_set(feature_map)
         return cls(context, feature_map, strategy, journal, test, final)

@@ -42,7 +42,7 @@ class ImageBatches:
     def _pixels(self, row: int) -> NDArray[np.uint8]:
         if row in self._kept:
             return self._kept[row]
-        image = self.images.image(row)
+        image = self.images.image(row, self.preprocess.reading)
         if self.augment is not None:
             return self.preprocess.random_pixels(image, self.augment)
         pixels = self.preprocess.pixels(image)

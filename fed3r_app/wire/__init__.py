@@ -27,21 +27,27 @@ if TYPE_CHECKING:
         pack_hello,
         read_hello,
         read_labels,
+        read_reading,
         with_labels,
+        with_reading,
     )
     from fed3r_app.wire.layout import keep_names, name_arrays, read_array
     from fed3r_app.wire.messages import (
         BACKBONE,
         ON_TEST_IMAGES,
+        ImageCounts,
         add_digest,
+        add_image_counts,
         count_bytes,
         pack_classifier,
         pack_feature_map,
         read_digest,
         read_feature_map,
+        read_image_counts,
         unpack_classifier,
     )
     from fed3r_app.wire.packing import StatisticsBuilder, pack_statistics
+    from fed3r_app.wire.parity import Parity, ParityCheck, add_parity, read_parity
     from fed3r_app.wire.training import (
         CONTROL,
         FIXED,
@@ -65,10 +71,15 @@ __all__ = [
     "ON_TEST_IMAGES",
     "RUNNING",
     "Hello",
+    "ImageCounts",
+    "Parity",
+    "ParityCheck",
     "RecordError",
     "StatisticsBuilder",
     "TrainRequest",
     "add_digest",
+    "add_image_counts",
+    "add_parity",
     "count_bytes",
     "keep_names",
     "name_arrays",
@@ -83,14 +94,18 @@ __all__ = [
     "read_digest",
     "read_feature_map",
     "read_hello",
+    "read_image_counts",
     "read_labels",
     "read_losses",
+    "read_parity",
+    "read_reading",
     "read_temperatures",
     "unpack_arrays",
     "unpack_classifier",
     "unpack_contribution",
     "unpack_statistics",
     "with_labels",
+    "with_reading",
 ]
 
 
@@ -99,5 +114,8 @@ class RecordError(ValueError):
 
 
 # ``hello`` comes first: it needs no torch.
-_MODULES = ("hello", "layout", "messages", "packing", "unpacking", "training")
+_MODULES = (
+    *("hello", "parity", "layout", "messages"),
+    *("packing", "unpacking", "training"),
+)
 __getattr__ = partial(find_name, __name__, _MODULES)

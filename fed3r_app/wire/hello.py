@@ -1,8 +1,8 @@
 """The first exchange: what a client says of itself, as records, and back.
 
 Class names travel with it: a client's own in its hello, those of the whole run in the
-requests. Packing needs no torch: a real node says hello in a process that does nothing
-else.
+requests, as does how images are read. Packing needs no torch: a real node says hello in
+a process that does nothing else.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fed3r_app.wire import RecordError
+from fed3r_app.wire.parity import Parity, add_parity, read_parity
 
 if TYPE_CHECKING:
     from fed3r_app.core import FeatureMoments
 
 LABELS = "labels"
+_RECIPE, _IMAGE_SIZE = "recipe", "image-size"
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Hello:
     # those that are not among them.
     class_names: tuple[str, ...] = ()
     num_test_images: int = 0  # that it holds besides, for evaluations
+    parity: Parity | None = None  # beside the moments, which need the backbone
 
 
 def pack_hello(hello: Hello) -> RecordDict:
@@ -49,6 +52,7 @@ def pack_hello(hello: Hello) -> RecordDict:
         config["num-examples"] = hello.moments.n
         config["squared-norms"] = hello.moments.squared_norms
         content["arrays"] = ArrayRecord({"sum": Array(hello.moments.total.numpy())})
+    add_parity(config, hello.parity)
     return content
 
 
@@ -64,6 +68,7 @@ def read_hello(content: RecordDict) -> Hello:
         _read_moments(content, config),
         read_labels(config) or (),
         _read_number(config, "num-test-images", 0),
+        read_parity(config),
     )
 
 
@@ -91,6 +96,19 @@ def _read_moments(content: RecordDict, config: ConfigRecord) -> FeatureMoments |
         raise RecordError(f"squared-norms must be >= 0, got {squared_norms!r}.")
     n = _read_number(config, "num-examples")
     return FeatureMoments(n, torch.from_numpy(total), squared_norms)
+
+
+def with_reading(config: ConfigRecord, recipe: int, image_size: int) -> ConfigRecord:
+    """Return a request's config with how images are read, and their size."""
+    reading = {_RECIPE: recipe, _IMAGE_SIZE: image_size}
+    return ConfigRecord({**dict(config.items()), **reading})
+
+
+def read_reading(config: ConfigRecord) -> tuple[int, int] | None:
+    """Return recipe and image size in a request's config, where they are there."""
+    if _RECIPE not in config:
+        return None
+    return _read_number(config, _RECIPE), _read_number(config, _IMAGE_SIZE)
 
 
 def with_labels(config: ConfigRecord, labels: Sequence[str]) -> ConfigRecord:

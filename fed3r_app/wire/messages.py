@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from functools import cache
-from typing import get_type_hints
+from typing import NamedTuple, get_type_hints
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fed3r_app.core import Classifier, FeatureMap
 from fed3r_app.wire import RecordError
 from fed3r_app.wire.layout import AnyArray
+from fed3r_app.wire.parity import Parity, add_parity
 
 # A fine-tuned backbone beside a classifier; the config key that asks for test images.
 BACKBONE, ON_TEST_IMAGES = "backbone", "on-test-images"
@@ -65,9 +66,13 @@ def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
         return sum(len(key) + len(str(value)) for key, value in record.items())
 
 
-def add_digest(content: RecordDict, digest: str) -> None:
-    """Put the digest of what went into a reply's statistics beside them."""
+def add_digest(content: RecordDict, digest: str, parity: Parity | None) -> None:
+    """Put the digest of what went into a reply's statistics beside them.
+
+    And the client's features of the built-in picture, where it has any.
+    """
     content[_RECORD] = ConfigRecord({_KEY: digest})
+    add_parity(content.config_records[_RECORD], parity)
 
 
 def read_digest(content: RecordDict) -> str:
@@ -80,10 +85,37 @@ def read_digest(content: RecordDict) -> str:
     return digest
 
 
+class ImageCounts(NamedTuple):
+    """What a client says of its images besides: numbers, never names."""
+
+    unreadable: int = 0  # images that were left out
+    held_out_classes: int = 0  # classes all of whose images are test images
+
+
+def add_image_counts(content: RecordDict, counts: ImageCounts) -> None:
+    """Put counts of images beside a digest."""
+    values = {_kebab(name): value for name, value in counts._asdict().items()}
+    content[_RECORD] = ConfigRecord({**dict(content.config_records[_RECORD]), **values})
+
+
+def read_image_counts(content: RecordDict) -> ImageCounts:
+    """Return the counts in a reply's records, 0 where there are none."""
+    record = content.config_records.get(_RECORD, ConfigRecord())
+    counts = {name: record.get(_kebab(name), 0) for name in ImageCounts._fields}
+    for name, value in counts.items():
+        if type(value) is not int or value < 0:
+            raise RecordError(f"{_kebab(name)} must be >= 0, got {str(value)[:80]!r}.")
+    return ImageCounts(**counts)  # type: ignore[arg-type]
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
 def pack_feature_map(feature_map: FeatureMap) -> ConfigRecord:
     """Return the config record of a feature map."""
     return ConfigRecord(
-        {name.replace("_", "-"): value for name, value in asdict(feature_map).items()}
+        {_kebab(name): value for name, value in asdict(feature_map).items()}
     )
 
 
@@ -91,8 +123,7 @@ def read_feature_map(config: ConfigRecord) -> FeatureMap:
     """Return the feature map that a config record describes."""
     try:
         values = {
-            field.name: config[field.name.replace("_", "-")]
-            for field in fields(FeatureMap)
+            field.name: config[_kebab(field.name)] for field in fields(FeatureMap)
         }
     except KeyError as error:
         raise RecordError(f"A feature map must have the key {error}.") from None

@@ -1,7 +1,8 @@
 """The records of secure aggregation: four requests, their replies, a client's state.
 
 Everything of the protocol is in a config record named ``secagg``; the masked vector is
-an array. A request for the vector also carries the ``config`` of a plain one.
+an array. Requests for keys and for the vector also carry the ``config`` of a plain one,
+the reply with keys one that says how the node sees a built-in picture.
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ _MEMBER = {
 }
 
 
-def pack_attempt(attempt: str) -> RecordDict:
-    """Return the request for keys."""
-    return _content(attempt=attempt)
+def ask_keys(attempt: str, config: ConfigRecord) -> RecordDict:
+    """Return the request for keys, with the ``config`` of a plain one."""
+    content = _content(attempt=attempt)
+    content["config"] = config
+    return content
 
 
 def read_attempt(content: RecordDict) -> str:

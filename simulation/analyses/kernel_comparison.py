@@ -29,8 +29,8 @@ from fed3r_app.core import (
 from fed3r_app.core.statistics import check_samples
 from fed3r_app.data import load_dataset
 from fed3r_app.features.backbone import resolve_device
-from fed3r_app.features.cache import cache_dir
 from fed3r_app.features.extraction import cached_features, extract_features
+from fed3r_app.files.row_cache import cache_dir
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.model_file import load_model, saved_backbone
 from simulation.analyses.kernel_ridge import rbf_kernel, solve_dual
@@ -131,7 +131,7 @@ def random_features_accuracy(
 
 def load_subset(run_dir: Path, config: Config, per_class: int) -> Subset:
     """Return the features of at most ``per_class`` images of each class of a run."""
-    dataset = load_dataset(config.dataset, config.data_path)
+    dataset = load_dataset(config.dataset, config.data_path, config.test_share)
     if dataset.test is None:
         raise ValueError(f"{dataset.name} has no test images to compare on.")
     model = load_model(RunDirectory(run_dir).model_path)
@@ -140,7 +140,9 @@ def load_subset(run_dir: Path, config: Config, per_class: int) -> Subset:
     if model.backbone_arrays:  # features of a fine-tuned backbone are not kept
         read = extract_features
     device, dtype = resolve_device(config.device), config.extract_dtype
-    rows = choose_rows(dataset.train.labels, per_class, config.seed)
+    rows = dataset.training_rows
+    chosen = choose_rows(dataset.train.labels[rows], per_class, config.seed)
+    rows = rows[chosen]
     check_fits(len(rows))
     parts = ((dataset.train, rows), (dataset.test, np.arange(len(dataset.test))))
     Z, Z_test = (read(backbone, *part, device=device, dtype=dtype) for part in parts)

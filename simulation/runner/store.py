@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from fed3r_app.features.spec import RECIPE_VERSION, SOURCES
+from fed3r_app.data.reading import RECIPE_VERSION
+from fed3r_app.features.spec import SOURCES
 from fed3r_app.files import file_lock
 from fed3r_app.runs.directory import RunDirectory, output_directory
 from simulation.runner.run_grid import ExperimentRun

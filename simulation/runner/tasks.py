@@ -25,7 +25,8 @@ FLOWER = "flower"
 Report = Callable[[int, int], None]
 # What the features of an image depend on, and where they are computed.
 _FEATURE_KEYS = (
-    *("dataset", "data-path", "backbone", "weights", "image-size"),
+    *("dataset", "data-path", "test-share"),
+    *("backbone", "weights", "image-size", "intensity"),
     *("extract-dtype", "device"),
 )
 _CHUNK = 4096  # images between two reports of progress
@@ -109,7 +110,8 @@ def features_wanted(runs: Iterable[ExperimentRun], log_folder: Path) -> list[Tas
         on_images = config.method == "none" and config.finetune != "lp"
         if on_images or dataset_traits(config.dataset).gives_features:
             continue
-        title = f"features of {config.dataset} at {config.image_size} px"
+        size = f" at {config.input_size} px" if config.input_size else ""
+        title = f"features of {config.dataset}{size}"
         log = log_folder / f"features-{config.dataset}.log"
         key = tuple(run.config[key] for key in _FEATURE_KEYS)
         wanted.setdefault(key, Task(title, log, partial(_extract, config)))
@@ -122,19 +124,22 @@ def _extract(config: Config, _: ExitStack, report: Report) -> None:
     import torch
 
     from fed3r_app.data import load_dataset
+    from fed3r_app.data.unreadable import UnreadableImages
     from fed3r_app.features.backbone import load_backbone, resolve_device
-    from fed3r_app.features.cache import cache_dir
     from fed3r_app.features.extraction import cached_features
     from fed3r_app.features.spec import BackboneSpec
+    from fed3r_app.files.row_cache import cache_dir
 
-    dataset = load_dataset(config.dataset, config.data_path)
-    spec = BackboneSpec(config.backbone, config.weights, config.image_size)
+    dataset = load_dataset(config.dataset, config.data_path, config.test_share)
+    size, intensity = config.input_size, config.intensity
+    spec = BackboneSpec(config.backbone, config.weights, size, intensity=intensity)
     extract = partial(
         cached_features,
         load_backbone(spec),
         device=resolve_device(config.device),
         dtype=config.extract_dtype,
         cache_dir=cache_dir(),
+        unreadable=UnreadableImages(config.max_unreadable),
     )
     parts = [part for part in (dataset.train, dataset.test) if part is not None]
     total, before = sum(map(len, parts)), 0

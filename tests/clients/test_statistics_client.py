@@ -17,6 +17,7 @@ from fed3r_app.core import (
     predict,
     solve_ridge,
 )
+from fed3r_app.data.unreadable import UnreadableImages
 from fed3r_app.wire import name_arrays, unpack_statistics
 
 D, C = 6, 4
@@ -33,7 +34,8 @@ def labels(n: int, seed: int = 0) -> Any:
 def local_data(n: int, seed: int = 0) -> Any:
     """Return n samples, whose rows in the data set are 100, 101, …"""
     Z, y = features(n, seed), labels(n, seed)
-    return LocalData(np.arange(100, 100 + n), y, lambda rows: Z[rows - 100], C)
+    rows, unreadable = np.arange(100, 100 + n), UnreadableImages(0.0)
+    return LocalData(rows, y, lambda rows: Z[rows - 100], C, unreadable, "A client")
 
 
 def client(n: int, form: str = "factor", feature_map: Any = None) -> Any:

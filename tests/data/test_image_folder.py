@@ -46,13 +46,10 @@ def test_a_folder_that_makes_no_sense_is_refused(root: Any) -> None:
     write_image(root / "test" / "fish" / "1.png")
     with pytest.raises(ValueError, match=r"must also be in train, got fish\."):
         load_dataset("imagefolder", str(root))
-    (root / "test" / "fish").rename(root / "no images in test")
-    (root / "test" / "dog").mkdir()
-    with pytest.raises(FileNotFoundError, match=r"test must hold images .* got none"):
-        load_dataset("imagefolder", str(root))
+    (root / "train").rename(root.parent / "away")
     with pytest.raises(FileNotFoundError, match=r"must hold train/<class>/"):
-        load_dataset("imagefolder", str(root / "train"))
-    with pytest.raises(FileNotFoundError, match="data-path must be an existing folder"):
+        load_dataset("imagefolder", str(root))
+    with pytest.raises(FileNotFoundError, match=r"got '.*nowhere', which is not there"):
         load_dataset("imagefolder", str(root / "nowhere"))
     with pytest.raises(ValueError, match=r"data-path must name a folder .* got ''"):
         load_dataset("imagefolder", "")

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from fed3r_app.data.images import ArrayImages, EncodedImages, FileImages
+from fed3r_app.data.reading import UnreadableImage
 
 RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, size=(4, 5, 6, 3), dtype=np.uint8)
@@ -84,15 +85,16 @@ def test_the_time_of_a_file_shows_in_the_identity_and_its_folder_does_not(
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "LA", "1"])
-def test_other_modes_are_turned_into_rgb(mode: Any) -> None:
-    assert EncodedImages([encode(PIXELS[0], mode)], [0]).image(0).mode == "RGB"
+def test_an_image_is_of_eight_bits(mode: Any) -> None:
+    image = EncodedImages([encode(PIXELS[0], mode)], [0]).image(0)
+    assert image.mode == ("L" if mode in "L1" else "RGB")
 
 
 def test_an_image_is_read_without_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "good.png").write_bytes(encode(PIXELS[0]))
     images = FileImages(tmp_path, ["lost.png", "good.png"], [0, 1])
     assert np.array_equal(np.asarray(images.image(1)), PIXELS[0])
-    with pytest.raises(FileNotFoundError, match=r"lost\.png cannot be opened"):
+    with pytest.raises(UnreadableImage, match=r"lost\.png .* No such file"):
         images.image(0)
 
 

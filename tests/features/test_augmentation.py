@@ -92,7 +92,7 @@ def test_an_image_is_read_once_unless_it_is_augmented(
     plain = batches(images)
     one, two = plain(torch.tensor([0, 1])), plain(torch.tensor([0, 1]))
     assert torch.equal(one, two)
-    assert sorted(row for _, row in read) == [0, 2]
+    assert sorted(row for _, row, _ in read) == [0, 2]
     augmented = batches(images, np.random.default_rng(0))
     one, two = augmented(torch.tensor([0, 1])), augmented(torch.tensor([0, 1]))
     assert not torch.equal(one, two)

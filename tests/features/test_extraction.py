@@ -12,7 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from fed3r_app.data.images import ImageSet
+from fed3r_app.data.images import DIGEST_BYTES, ImageSet
+from fed3r_app.data.reading import Reading
 from fed3r_app.features import extraction as features_module
 from fed3r_app.features.backbone import Backbone, load_backbone
 from fed3r_app.features.extraction import cached_features, extract_features
@@ -35,7 +36,10 @@ class NoiseImages(ImageSet):
     def _digest(self) -> str:
         return self.name
 
-    def image(self, index: int) -> Image.Image:
+    def digest(self, index: int) -> bytes:
+        return index.to_bytes(DIGEST_BYTES, "big")
+
+    def image(self, index: int, reading: Reading | None = None) -> Image.Image:
         self.reads[index] += 1
         rng = np.random.default_rng(index)
         return Image.fromarray(rng.integers(0, 256, (40, 36, 3), dtype=np.uint8))

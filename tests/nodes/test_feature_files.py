@@ -13,9 +13,9 @@ from PIL import Image
 from fed3r_app.data import load_local
 from fed3r_app.data.images import OwnImages
 from fed3r_app.features.backbone import load_backbone
-from fed3r_app.features.cache import FeatureFiles
 from fed3r_app.features.extraction import cached_features, extract_features
 from fed3r_app.features.spec import BackboneSpec
+from fed3r_app.files.row_cache import FilePerRowCache
 from tests.harness.spies import spy
 
 DIM = 16
@@ -74,7 +74,7 @@ def test_nodes_that_share_a_cache_don_t_share_images(tmp_path: Path) -> None:
 
 def test_a_damaged_or_foreign_file_counts_as_absent(tmp_path: Path) -> None:
     keys = ["aa11", "aa22", "bb33"]
-    cache = FeatureFiles(tmp_path, DIM, keys)
+    cache = FilePerRowCache(tmp_path, DIM, keys)
     values = np.arange(3 * DIM, dtype=np.float32).reshape(3, DIM)
     cache.write(np.arange(3), values)
     (tmp_path / "aa" / "aa11").write_bytes(b"no features")
@@ -90,14 +90,14 @@ def test_many_writers_leave_whole_files(tmp_path: Path) -> None:
 
     def work(seed: int) -> None:
         rows = np.random.default_rng(seed).permutation(40)
-        FeatureFiles(tmp_path, DIM, keys).write(rows, values[rows])
+        FilePerRowCache(tmp_path, DIM, keys).write(rows, values[rows])
 
     threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    got, found = FeatureFiles(tmp_path, DIM, keys).read(np.arange(40))
+    got, found = FilePerRowCache(tmp_path, DIM, keys).read(np.arange(40))
     assert found.all()
     assert np.array_equal(got, values)
     assert not list(tmp_path.rglob(".*"))
@@ -109,4 +109,4 @@ def test_a_cache_that_can_t_be_written_is_done_without(
     blocked = tmp_path / "cache"
     blocked.write_text("a file where a folder should be")
     features(folder, blocked)
-    assert "Features are not kept" in caplog.text
+    assert "Rows are not kept" in caplog.text

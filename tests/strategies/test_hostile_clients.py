@@ -119,7 +119,7 @@ def check_possible(stats: Any, tolerance: Any) -> None:
 def reply_of(record: Any) -> Any:
     """Return the content of a reply with statistics and a digest."""
     content = RecordDict({"arrays": record})
-    add_digest(content, "a" * 64)
+    add_digest(content, "a" * 64, None)
     return content
 
 

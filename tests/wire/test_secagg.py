@@ -15,7 +15,7 @@ SHARES = {1: b"a" * 33, 4: b"b" * 33}
 
 
 def test_what_is_packed_comes_back() -> None:
-    assert secure.read_attempt(secure.pack_attempt("x")) == "x"
+    assert secure.read_attempt(secure.ask_keys("x", ConfigRecord())) == "x"
     assert secure.read_keys(secure.pack_keys(KEYS[1])) == KEYS[1]
     assert secure.read_group(secure.pack_group("x", 2, KEYS, 3)) == (2, KEYS, 3)
     assert secure.read_sealed(secure.pack_sealed(SHARES)) == SHARES

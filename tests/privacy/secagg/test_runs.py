@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fed3r_app import cli
 from fed3r_app.client_app import app as client_app
@@ -127,7 +127,8 @@ def test_a_client_answers_the_last_request_once(run: AppRuns) -> None:
     assert "secagg" not in context.state  # keys are deleted after
     # The mark is on disk, so that a node that starts anew still knows.
     context.state = RecordDict()
-    request = Message(secure.pack_attempt("new"), context.node_id, "query.keys")
+    content = secure.ask_keys("new", ConfigRecord())
+    request = Message(content, context.node_id, "query.keys")
     reply = client_app(request, context)
     assert reply.has_error()
     assert "does so once only" in str(reply.error.reason)

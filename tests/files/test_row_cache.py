@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from fed3r_app.features.cache import FeatureCache, cache_dir
+from fed3r_app.files.row_cache import SparseFileCache, cache_dir
 
 DIM, NUM = 7, 20
 RECORD = 4 * DIM + 4
@@ -26,12 +26,12 @@ def features_of(rows: NDArray[np.int64]) -> NDArray[np.float32]:
     return np.asarray(table[rows])
 
 
-def cache_in(folder: Path) -> FeatureCache:
-    return FeatureCache(folder / "key", DIM, {"what": "a test"})
+def cache_in(folder: Path) -> SparseFileCache:
+    return SparseFileCache(folder / "key", DIM, {"what": "a test"})
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> FeatureCache:
+def filled(tmp_path: Path) -> SparseFileCache:
     cache = cache_in(tmp_path)
     cache.write(ALL, features_of(ALL))
     return cache
@@ -67,7 +67,7 @@ def test_zeros_are_not_an_absent_row_and_nan_and_infinity_survive(
 
 @pytest.mark.parametrize("length", [0, 3, 5 * RECORD, 5 * RECORD + 9, NUM * RECORD - 1])
 def test_a_truncated_file_loses_only_its_end(
-    filled: FeatureCache, tmp_path: Path, length: int
+    filled: SparseFileCache, tmp_path: Path, length: int
 ) -> None:
     path = tmp_path / "key" / "features.bin"
     path.write_bytes(path.read_bytes()[:length])
@@ -96,7 +96,7 @@ def test_a_flipped_bit_costs_one_row(
 
 
 def test_damage_is_reported_with_its_size(
-    filled: FeatureCache, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    filled: SparseFileCache, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "key" / "features.bin"
     path.write_bytes(b"\1" * (2 * RECORD) + path.read_bytes()[2 * RECORD :])
@@ -113,7 +113,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning_once(
     with caplog.at_level(logging.WARNING):
         cache.write(ALL, features_of(ALL))
         cache.write(ALL, features_of(ALL))
-    assert caplog.text.count("Features are not kept in") == 1
+    assert caplog.text.count("Rows are not kept in") == 1
     assert not cache.read(ALL)[1].any()
 
 
@@ -128,7 +128,7 @@ def test_a_full_disk_is_a_warning(
     assert "No space left" in caplog.text
 
 
-def test_the_folder_says_what_it_holds(filled: FeatureCache, tmp_path: Path) -> None:
+def test_the_folder_says_what_it_holds(filled: SparseFileCache, tmp_path: Path) -> None:
     files = sorted(path.name for path in (tmp_path / "key").iterdir())
     assert files == ["about.json", "features.bin"]
     about = json.loads((tmp_path / "key" / "about.json").read_text())
@@ -137,7 +137,7 @@ def test_the_folder_says_what_it_holds(filled: FeatureCache, tmp_path: Path) -> 
 
 WRITER = """
 import sys, time, pathlib, numpy as np
-from fed3r_app.features.cache import FeatureCache, cache_dir
+from fed3r_app.files.row_cache import SparseFileCache, cache_dir
 folder, order = pathlib.Path(sys.argv[1]), int(sys.argv[2])
 table = np.random.default_rng(1).normal(size=(2000, 64)).astype(np.float32)
 rows = np.arange(2000)[::order]
@@ -145,7 +145,7 @@ rows = np.arange(2000)[::order]
 while not (folder / "go").exists():
     time.sleep(0.001)
 for chunk in np.array_split(rows, 40):
-    FeatureCache(folder / "key", 64, {}).write(chunk, table[chunk])
+    SparseFileCache(folder / "key", 64, {}).write(chunk, table[chunk])
 """
 
 
@@ -163,7 +163,7 @@ def test_two_processes_write_at_once(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
     assert [writer.wait(timeout=60) for writer in writers] == [0, 0]
     table = np.random.default_rng(1).normal(size=(2000, 64)).astype(np.float32)
-    features, found = FeatureCache(tmp_path / "key", 64, {}).read(np.arange(2000))
+    features, found = SparseFileCache(tmp_path / "key", 64, {}).read(np.arange(2000))
     assert found.all() and np.array_equal(features, table)
 
 

@@ -1,13 +1,15 @@
-"""Features on disk, one record an image, shared by all processes without locks.
+"""Rows of numbers on disk, such as the features of images, shared without locks.
 
 A record is d values (float32 unless another type is given) and the CRC-32 of their
 bytes. A row counts only if its checksum fits, so a torn write, a truncated file and two
 writers of the same row can do no worse than make a row absent.
 
-`FeatureCache` keeps the records of a data set at their rows' places in one sparse
+`SparseFileCache` keeps the records of a data set at their rows' places in one sparse
 file. Plain reads and writes, not a memory map: a full disk is then an error, not the
-end of the process. A single new image makes another data set of it, so `FeatureFiles`
-keeps one small file an image, for folders whose images come and go.
+end of the process. Where rows come from files, a stamp of each file goes into its
+checksum: a file that changes makes its own row absent, and no other. A single new image
+moves the rows, so `FilePerRowCache` keeps one small file an image, for folders whose
+images come and go.
 """
 
 from __future__ import annotations
@@ -33,33 +35,43 @@ Rows = NDArray[np.int64]
 
 
 class RowCache(ABC):
-    """The features of some rows under one backbone, d = dim values of a dtype each.
+    """Rows of d = dim values of a dtype each.
 
     The folder belongs to one key, and is made when the first rows are written.
+    ``stamps`` are what the rows were made from, by row, where that may change.
     """
 
-    def __init__(self, folder: Path, dim: int, dtype: str = "<f4") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        dim: int,
+        dtype: str = "<f4",
+        stamps: Sequence[bytes] | None = None,
+    ) -> None:
         self._folder = folder
         self._dim = dim
         self._dtype = np.dtype(dtype)
+        self._stamps = stamps
         self._record = self._dtype.itemsize * dim + CHECKSUM_BYTES
         self._writable = True
 
     def read(self, rows: Rows) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return the features (m, d) of some rows (m,), and which were there (m,).
+        """Return the values (m, d) of some rows (m,), and which were there (m,).
 
-        The features of a row that is absent, or not whole, are zero.
+        Those of a row that is absent, or not whole, are zero.
         """
         features = np.zeros((len(rows), self._dim), dtype=self._dtype)
         found = np.zeros(len(rows), dtype=bool)
         damaged = 0
         try:
-            for place, record in enumerate(self._read_records(rows)):
+            records = zip(rows, self._read_records(rows), strict=True)
+            for place, (row, record) in enumerate(records):
                 data, checksum = record[:-CHECKSUM_BYTES], record[-CHECKSUM_BYTES:]
+                is_whole = len(record) == self._record
                 # A hole of a sparse file reads as zeros, the end of one as nothing.
-                if not record or (len(record) == self._record and not any(checksum)):
+                if not record or (is_whole and not any(checksum)):
                     continue
-                if len(record) == self._record and checksum == checksum_of(data):
+                if is_whole and checksum == self._checksum(int(row), data):
                     features[place] = np.frombuffer(data, dtype=self._dtype)
                     found[place] = True
                 else:
@@ -67,10 +79,11 @@ class RowCache(ABC):
         except FileNotFoundError:
             pass
         except OSError as error:
-            _LOG.warning("The feature cache %s is not read: %s", self._folder, error)
+            _LOG.warning("The cache %s is not read: %s", self._folder, error)
         if damaged:
+            which = "changed or damaged" if self._stamps else "damaged"
             _LOG.warning(
-                "%d damaged rows of %s are extracted again.", damaged, self._folder
+                "%d %s rows of %s are made again.", damaged, which, self._folder
             )
         return features, found
 
@@ -83,17 +96,23 @@ class RowCache(ABC):
         if not self._writable:
             return
         records = (values.astype(self._dtype).tobytes() for values in features)
-        checked = (data + checksum_of(data) for data in records)
+        checked = (
+            (row, data + self._checksum(row, data))
+            for row, data in zip(map(int, rows), records, strict=True)
+        )
         try:
-            self._write_records(zip(map(int, rows), checked, strict=True))
+            self._write_records(checked)
         except OSError as error:
             self._writable = False
             _LOG.warning(
-                "Features are not kept in %s (%s), so the next run extracts them "
-                "again. Is the disk full, or the folder read-only?",
+                "Rows are not kept in %s (%s), so the next run makes them again. Is "
+                "the disk full, or the folder read-only?",
                 self._folder,
                 error,
             )
+
+    def _checksum(self, row: int, data: bytes) -> bytes:
+        return checksum_of(data + (self._stamps[row] if self._stamps else b""))
 
     @abstractmethod
     def _read_records(self, rows: Rows) -> Iterator[bytes]:
@@ -104,16 +123,21 @@ class RowCache(ABC):
         """Write records to their rows."""
 
 
-class FeatureCache(RowCache):
+class SparseFileCache(RowCache):
     """All rows of one data set in one file.
 
     ``about`` says, for people, what the folder holds; it is written beside the file.
     """
 
     def __init__(
-        self, folder: Path, dim: int, about: Mapping[str, object], dtype: str = "<f4"
+        self,
+        folder: Path,
+        dim: int,
+        about: Mapping[str, object],
+        dtype: str = "<f4",
+        stamps: Sequence[bytes] | None = None,
     ) -> None:
-        super().__init__(folder, dim, dtype)
+        super().__init__(folder, dim, dtype, stamps)
         self._file = folder / "features.bin"
         self._about = about
 
@@ -135,7 +159,7 @@ class FeatureCache(RowCache):
                 file.write(record)
 
 
-class FeatureFiles(RowCache):
+class FilePerRowCache(RowCache):
     """Each row in a file of its own, named by its key: hexadecimal digits."""
 
     def __init__(self, folder: Path, dim: int, keys: Sequence[str]) -> None:
