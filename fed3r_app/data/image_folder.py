@@ -131,7 +131,7 @@ class _Folders:
     def __init__(self, root: Path) -> None:
         self._root = root
         self._inside = os.path.realpath(root) + os.sep
-        self._links: list[str] = []
+        self._links: set[str] = set()
 
     def listing(self, may_be_beside: bool) -> Listing:
         """Return the images, and the folders of train, be they empty."""
@@ -141,7 +141,7 @@ class _Folders:
             _LOG.warning(
                 "%s: links are followed to files within the folder only; %d others "
                 "are passed over, the first is %s.",
-                *(self._root, len(self._links), self._links[0]),
+                *(self._root, len(self._links), min(self._links)),
             )
         folders = class_folders(self._root / (TRAIN if parts else ""))
         return Listing(self._root, rows, folders)
@@ -182,14 +182,14 @@ class _Folders:
     def _names(self, below: str) -> tuple[str, ...]:
         """Return the names of the folders in a folder."""
         with os.scandir(self._root / below) as entries:
-            links = [e.name for e in entries if e.is_symlink() and e.is_dir()]
-        self._links += links
+            self._links.update(e.path for e in entries if e.is_symlink() and e.is_dir())
         return class_folders(self._root / below)
 
     def _image_paths(self, below: str) -> Iterator[str]:
         """Yield the images below a folder, as paths relative to the root."""
         for folder, folders, files in os.walk(self._root / below):
-            self._links += [n for n in folders if os.path.islink(f"{folder}/{n}")]
+            below_here = (os.path.join(folder, name) for name in folders)
+            self._links.update(path for path in below_here if os.path.islink(path))
             for file in files:
                 if not file.lower().endswith(SUFFIXES) or file.startswith("."):
                     continue
@@ -199,7 +199,7 @@ class _Folders:
                 if target.startswith(inside):
                     yield os.path.relpath(path, self._root)
                 else:
-                    self._links.append(file)
+                    self._links.add(path)
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:

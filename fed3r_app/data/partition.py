@@ -18,8 +18,8 @@ def split_rows(
 ) -> Rows:
     """Return the sorted training rows of each client; every row has one client.
 
-    Rows that are held out have none. Clients may be empty. The result is kept for the next call with the same
-    arguments, and its arrays are read-only.
+    Rows that are held out have none. Clients may be empty. The result is kept for the
+    next call with the same arguments, and its arrays are read-only.
 
     Parameters
     ----------

@@ -145,7 +145,9 @@ class Reading:
             )
         elif most - least < _FLAT * (highest - lowest):
             hint = 'intensity="1-99" spreads the values of each image'
-            _note(f"it uses little of its type's range ({most:g} at most); {hint}", name)
+            _note(
+                f"it uses little of its type's range ({most:g} at most); {hint}", name
+            )
         width = max(highest - lowest, np.finfo(np.float64).tiny)
         if values.dtype == np.uint16:  # a look at each value is quicker than sums
             pixels = _scaled(np.arange(2**16), lowest, width)[values]

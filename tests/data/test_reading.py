@@ -49,7 +49,9 @@ def test_what_can_t_be_read_is_refused_with_the_reason(name: str) -> None:
 def test_a_jpeg_is_turned_upright() -> None:
     got = grey(turned(6, "jpeg", quality=100)).astype(int)
     assert np.abs(got - GREY).max() <= 3
-    assert np.abs(grey(turned(6, "jpeg", quality=100), OLD) - GREY.astype(int)).max() > 9
+    assert (
+        np.abs(grey(turned(6, "jpeg", quality=100), OLD) - GREY.astype(int)).max() > 9
+    )
 
 
 def test_twelve_bits_in_sixteen_are_dark_or_spread_on_request(

@@ -6,6 +6,7 @@ import io
 import struct
 import zlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -119,7 +120,7 @@ SAME: dict[str, Callable[[], bytes]] = {
     "la.png": lambda: _transparent("LA"),
     "pages.tif": _pages,
     "größe 图 \U0001f600.png": lambda: save(_PICTURE, "png"),
-    **{f"exif {i}.png": (lambda i=i: turned(i)) for i in range(2, 9)},
+    **{f"exif {i}.png": partial(turned, i) for i in range(2, 9)},
     "exif.tif": lambda: turned(6, "tiff"),
     "exif.webp": lambda: turned(6, "webp", lossless=True),
 }

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,9 +76,8 @@ def test_a_bad_file_is_skipped_listed_and_counted(
     capsys: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    content, reason = BAD[name]
     with caplog.at_level(logging.WARNING):
-        outcome = run_on(federation, name, content())
+        outcome = run_on(federation, name, BAD[name][0]())
     W = classifier(features(OTHER), [1])
     assert_close(outcome.weights[:, 1], W[:, 1], 1e-12)
     summary = outcome.summary
@@ -90,7 +90,9 @@ def test_a_bad_file_is_skipped_listed_and_counted(
     sent = "".join(str(each.reply) for each in outcome.exchanges)
     assert name not in sent and "ape" in sent
     capsys.readouterr()
-    bad, good = (federation.folder("x") / "test" / p for p in (f"ape/{name}", "bee/b.png"))
+    bad, good = (
+        federation.folder("x") / "test" / p for p in (f"ape/{name}", "bee/b.png")
+    )
     run = str(outcome.directory)
     assert fed3r(["predict", run, str(bad), str(good), "--top", "1"]) == 1
     shown = capsys.readouterr()
@@ -119,7 +121,9 @@ def test_the_default_backbone_sees_all_of_them_alike(
         write(clean, {f"ape/{i}.png": SAME["plain.png"]()})
     for i in range(4):
         write(clean, {f"bee/{i}.png": PLAIN})
-    settings = {"backbone": "mobilenet_v2", "image_size": 32, "max_unreadable": 0.5}
+    # At 32 px features of another batch size differ by 2e-5, here by a tenth of that.
+    settings: dict[str, Any] = {"backbone": "mobilenet_v2", "image_size": 96}
+    settings["max_unreadable"] = 0.5
     outcome = federation.run(AWKWARD, **settings)
     pooled = federation.run(["clean"], run_name="clean", **settings)
     assert outcome.summary["num_samples"] == pooled.summary["num_samples"]
@@ -139,7 +143,9 @@ def awkward_federation(federation: Federation) -> None:
         for client in AWKWARD
     }
     write(federation.folder("folders"), files["folders"] | {"ape/0.jpg": b""})
-    bad = {f"train/ape/{name}": BAD[name][0]() for name in ("truncated.jpg", "page.jpg")}
+    bad = {
+        f"train/ape/{name}": BAD[name][0]() for name in ("truncated.jpg", "page.jpg")
+    }
     train = {f"train/{name}": content for name, content in files["parts"].items()}
     write(federation.folder("parts"), train | bad)
     write(federation.folder("table") / "deep", files["table"])
@@ -167,7 +173,7 @@ def test_links_are_followed_within_the_folder_only(
         outcome = federation.run(["links"])
     assert outcome.summary["num_samples"] == len(list(SAME)[3::4]) + 2
     assert "links are followed to files within the folder only" in caplog.text
-    assert "3 others are passed over" in caplog.text
+    assert "4 others are passed over" in caplog.text
 
 
 def test_too_many_bad_files_are_an_error_of_their_client_that_is_not_retried(
@@ -209,7 +215,11 @@ def test_with_sums_protected_nothing_is_said_of_images(federation: Federation) -
     for client in ("a", "b", "c", "d"):
         federation.add_images(federation.folder(client), CLASSES * 2)
     write(federation.folder("a"), {"ape/0.jpg": b"", "ape/1.jpg": os.urandom(9)})
-    settings = {"privacy": "secagg", "secagg_group": 4, "max_unreadable": 0.5}
+    settings: dict[str, Any] = {
+        "privacy": "secagg",
+        "secagg_group": 4,
+        "max_unreadable": 0.5,
+    }
     settings["labels"] = "ape,bee"
     outcome = federation.run(["a", "b", "c", "d"], test_share=0.2, **settings)
     assert outcome.summary["unreadable_images"] == 0

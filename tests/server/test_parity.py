@@ -14,7 +14,7 @@ from fed3r_app.data import reading
 from fed3r_app.errors import RunError
 from fed3r_app.features import extraction
 from fed3r_app.features.backbone import load_backbone
-from fed3r_app.features.extraction import fast_copy
+from fed3r_app.features.inference_copy import fast_copy
 from fed3r_app.features.parity import measure_parity
 from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.wire import Parity, ParityCheck, RecordError
