@@ -126,9 +126,9 @@ def keys(message: Message, context: Context) -> Message:
     """Begin secure aggregation: fresh keys, and what this node makes of the picture."""
     client = make_secure_client(NodeData(context), context)
     content = client.keys(message.content)
-    content["config"] = ConfigRecord()
-    node = Node(context, _config(message))
-    add_parity(content.config_records["config"], node.parity())
+    if parity := Node(context, _config(message)).parity():
+        content["config"] = ConfigRecord()
+        add_parity(content.config_records["config"], parity)
     return Message(content, reply_to=message)
 
 

@@ -8,5 +8,8 @@ own list, so that a new key, or a new default, gets its entry here.
 from fed3r_app.config import DEFAULTS, Value
 
 # Of the keys that are new since 0.1, or whose default has changed.
-OTHER_IN_V0_1: dict[str, Value] = {"image-size": 96, "max-unreadable": 0.0}
+OTHER_IN_V0_1: dict[str, Value] = {
+    **{"test-share": 0.0, "max-unreadable": 0.0},
+    **{"image-size": 96, "intensity": "range"},
+}
 CONFIG_V0_1: dict[str, Value] = {**DEFAULTS, **OTHER_IN_V0_1}

@@ -98,10 +98,9 @@ def run_name(run: ExperimentRun) -> str:
     if config["finetune"] != "none":
         words += [config["finetune"], config["optimizer"]]
     words += [config["partition"], f"seed{config['seed']}"]
-    settings = [run.clients, sorted(run.config.items())]
-    # Features made by another recipe are other features; the first one is not named.
-    recipe = [RECIPE_VERSION] if RECIPE_VERSION != 1 else []
-    content = json.dumps(settings + _weights_digests(str(config["weights"])) + recipe)
+    # Features made by another recipe are other features.
+    settings = [run.clients, sorted(run.config.items()), RECIPE_VERSION]
+    content = json.dumps(settings + _weights_digests(str(config["weights"])))
     digest = hashlib.sha256(content.encode()).hexdigest()[:10]
     return "-".join([*map(str, words), digest])
 

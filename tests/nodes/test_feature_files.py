@@ -59,7 +59,7 @@ def test_only_new_and_changed_images_are_extracted(
     os.utime(folder / "cat" / "3.bmp", ns=(2, 2))
     extracted.clear()
     features(folder, tmp_path / "cache")
-    opened = [images._paths[index] for images, index in extracted]
+    opened = [images._paths[index] for images, index, _ in extracted]
     once = [path for path in set(opened) if opened.count(path) == 1]
     assert len(opened) == 8, "six to compare with, two for the cache"
     assert set(opened) - set(once) == {"cat/3.bmp", "cat/9.bmp"}

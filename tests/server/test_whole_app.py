@@ -100,12 +100,19 @@ def test_a_set_without_test_images_has_no_accuracy(
     assert_close(outcome.weights, pooled("imagefolder", str(folder)))
 
 
-def test_a_damaged_image_names_the_file_and_the_client(
+def test_a_damaged_image_is_skipped_and_counted_and_two_are_an_error(
     run: AppRuns, folder: Path, sides: dict[str, Any]
 ) -> None:
-    (folder / "train" / "left" / "3.png").write_bytes(b"no image")
-    with pytest.raises(RunError, match=r"1 of 2 clients were counted.*3\.png"):
-        run(2, **sides | {"partition": "by-class"})
+    settings, left = sides | {"partition": "by-class"}, folder / "train" / "left"
+    whole = (left / "4.png").read_bytes()
+    for name in ("3.png", "4.png"):
+        (left / name).write_bytes(b"no image")
+    with pytest.raises(RunError, match=r"1 of 2 clients were counted.*max-unreadable"):
+        run(2, run_name="two", **settings)
+    (left / "4.png").write_bytes(whole)
+    outcome = run(2, **settings)
+    assert outcome.summary["unreadable_images"] == 1
+    assert outcome.summary["num_samples"] == 11
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped"])

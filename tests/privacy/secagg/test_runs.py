@@ -170,7 +170,8 @@ def test_requests_without_images_load_no_backbone(
     load = Mock(wraps=load_backbone)
     monkeypatch.setattr("fed3r_app.features.backbone.load_backbone", load)
     grid = run(3).grid
-    assert load.call_count == len(grid.of("query.masked")) == 3
+    # One for what the node makes of the built-in picture, one for its images.
+    assert load.call_count == len(grid.of("query.keys") + grid.of("query.masked")) == 6
 
 
 def test_random_features_send_cosines(run: AppRuns) -> None:
