@@ -118,7 +118,7 @@ class NodeData:
     def rows(self) -> NDArray[np.int64]:
         """Return which images of the data set are this client's."""
         if self.config.is_local:
-            return np.arange(len(self.dataset.train))
+            return self.dataset.training_rows
         if not {"partition-id", "num-partitions"} <= self._node_config.keys():
             raise ValueError(
                 "The node config must give partition-id and num-partitions, got "
