@@ -27,7 +27,7 @@ from fed3r_app.data.hold_out import hold_out
 from fed3r_app.data.label_space import LabelSpace
 from fed3r_app.data.reading import RECIPE_VERSION
 from fed3r_app.data.unreadable import UnreadableImages
-from fed3r_app.errors import permanent
+from fed3r_app.errors import is_transient, permanent
 from fed3r_app.files.row_cache import cache_dir
 from fed3r_app.progress import Progress
 from fed3r_app.wire.hello import Hello, read_labels, read_reading
@@ -112,6 +112,8 @@ class NodeData:
         try:
             dataset = load_local(data_path)
         except (OSError, ValueError) as error:
+            if is_transient(error):
+                raise
             raise ValueError(f"{owner}: {error}") from None
         return hold_out(dataset, self.config.test_share, cache_dir(), owner)
 
@@ -119,6 +121,11 @@ class NodeData:
         """Return which images of the data set are this client's."""
         if self.config.is_local:
             return self.dataset.training_rows
+        with permanent():
+            return self._part()
+
+    def _part(self) -> NDArray[np.int64]:
+        """Return which images of the data set that the clients share are its own."""
         if not {"partition-id", "num-partitions"} <= self._node_config.keys():
             raise ValueError(
                 "The node config must give partition-id and num-partitions, got "
@@ -127,9 +134,7 @@ class NodeData:
             )
         config, parts = self.config, self.num_partitions
         how = (config.partition, parts, config.alpha, config.seed)
-        part = int(self._node_config["partition-id"])
-        with permanent():
-            return split_rows(self.dataset, *how)[part]
+        return split_rows(self.dataset, *how)[int(self._node_config["partition-id"])]
 
 
 class Node(NodeData):

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from fed3r_app.data.reading import Reading, UnreadableImage, is_transient
+from fed3r_app.data.reading import Reading, UnreadableImage
+from fed3r_app.errors import is_transient
 
 # Length of the digest of an image.
 DIGEST_BYTES = 16

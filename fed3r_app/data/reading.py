@@ -14,7 +14,6 @@ version
 
 from __future__ import annotations
 
-import errno
 import logging
 import re
 import threading
@@ -27,6 +26,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+
+from fed3r_app.errors import is_transient
 
 V0_1_READING = 1
 RECIPE_VERSION = 2
@@ -43,8 +44,6 @@ _LARGE_PIXELS = 16 * 2**20
 _ONE_LARGE_IMAGE = threading.Lock()
 # Values that span less than this share of their type's range give flat images.
 _FLAT = 1 / 8
-# Of a file, not of the machine or the network: they stay.
-_LASTING = (errno.ENOENT, errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG)
 _NOTED: set[str] = set()  # what was logged already
 _ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -163,11 +162,6 @@ class Reading:
     def description(self) -> str:
         """The reading as a text, part of digests and cache keys; of version 2 on."""
         return f"Reading(version={self.version}, intensity={self.intensity!r})"
-
-
-def is_transient(error: BaseException) -> bool:
-    """Return whether an image may be read another time: a drive that is away, say."""
-    return isinstance(error, OSError) and error.errno not in (None, *_LASTING)
 
 
 def read_intensity(text: str) -> tuple[float, float] | None:
