@@ -117,8 +117,21 @@ def list_images(data_path: str, may_be_beside: bool = False) -> Listing:
             f"in {_TABLE}, got {data_path!r} without any (known endings: "
             f"{' '.join(SUFFIXES)}; links to other folders are not followed)."
         )
+    for label in listing.classes(TRAIN, TEST):
+        _check_name(label)
     in_order = sorted(listing.rows, key=lambda row: (row[1], row[0]))
     return replace(listing, rows=in_order)
+
+
+def _check_name(label: str) -> None:
+    """Raise unless the name of a class is text, which can travel and be written."""
+    try:
+        label.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"Names of classes must be UTF-8, got {os.fsencode(label)!r}. Was the "
+            "folder unpacked from an archive with another encoding? Rename it."
+        ) from None
 
 
 class _Folders:
@@ -159,7 +172,9 @@ class _Folders:
                 "data-path must hold train/<class>/… beside test/<class>/…, got "
                 f"{self._root} without it."
             )
-        beside = [name for name in names if parts and name not in parts]
+        others = [name for name in names if parts and name not in parts]
+        # An empty folder is nothing: test/ may be there before its images are.
+        beside = [name for name in others if any(self._image_paths(name))]
         if beside and not may_be_beside:
             raise ValueError(
                 "data-path must hold <class>/… or train/<class>/… and test/<class>/…, "
