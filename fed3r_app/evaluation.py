@@ -89,13 +89,14 @@ class ServerData:
     def identity(self, recipe: int) -> str | None:
         """Return a digest that names the training images; None if they are the nodes'.
 
-        Images that are mended stay the same ones since version 2 of the recipe.
+        Images that are mended stay the same ones since version 2 of the recipe. Those
+        that are missing are reported here, ahead of any work of the clients.
         """
         data = self.dataset
         if self.is_local or data is None:
             return None
-        is_first = recipe == V0_1_READING
-        return data.train.identity if is_first else data.train.listing
+        identity = data.train.identity  # looks up every file
+        return identity if recipe == V0_1_READING else data.train.listing
 
     @property
     def feature_dim(self) -> int | None:

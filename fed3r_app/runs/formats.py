@@ -29,7 +29,7 @@ CONTRIBUTION = "contribution of a client to Fed3R, version 1"
 _V0_1 = 1
 _CONFIGS = {_V0_1: CONFIG_V0_1}
 # Keys of the settings that a resumed run must share, and that 0.1 did not write.
-_SETTINGS_V0_1 = {"recipe": V0_1_READING}
+_SETTINGS_V0_1 = {"recipe": V0_1_READING, "test-share": 0.0}
 
 
 def header(kind: str) -> dict[str, object]:

@@ -31,7 +31,7 @@ from fed3r_app.wire import ParityCheck, with_labels, with_reading
 from strategies import ClientDiscovery, ClientRegistry
 
 # The keys of the run config that a client's features depend on, besides the backbone.
-FEATURE_KEYS = ("dataset", "partition", "alpha", "seed", "extract-dtype")
+FEATURE_KEYS = ("dataset", "test-share", "partition", "alpha", "seed", "extract-dtype")
 
 
 @dataclass(eq=False)

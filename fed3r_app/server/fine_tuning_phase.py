@@ -43,7 +43,7 @@ Named = dict[str, Tensor]
 
 # The keys of the run config that a round's outcome depends on, besides the backbone.
 RESUME_KEYS = (
-    *("dataset", "partition", "alpha", "extract-dtype"),
+    *("dataset", "test-share", "partition", "alpha", "extract-dtype"),
     *("method", "finetune", "optimizer", "local-epochs", "batch-size", "lr"),
     *("weight-decay", "server-lr", "server-momentum", "temperature", "batch-norm"),
     *("augment", "clients-per-round", "fit-intercept", "normalize-classes", "seed"),
