@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 
 from fed3r_app import client_app, server_app
 from fed3r_app.cli import main as fed3r
@@ -146,18 +147,42 @@ def test_a_resumed_run_ends_as_it_did(
     assert_model_as(run, f"{name}-resumed")
 
 
-def test_nodes_with_their_own_images_join_a_run_of_0_1(copy: Any) -> None:
-    run = copy("local-nodes")
-    config = RunDirectory(run).read_config() | {"resume": True}
+def resume_local_nodes(run: Path, images: Path, **settings: Any) -> Any:
+    """Resume the run of 0.1 whose clients have folders, and return its weights."""
+    config = RunDirectory(run).read_config() | {"resume": True} | settings
     grid = SpyGrid(seed=None)
-    for number, folder in enumerate(
-        HERE / "images-of-nodes" / name
-        for name in ("clinic-a", "clinic-b", "clinic-c", "clinic-10")
-    ):
-        node = {"data-path": str(folder), "client-id": folder.name}
+    for number, name in enumerate(("clinic-a", "clinic-b", "clinic-c", "clinic-10")):
+        node = {"data-path": str(images / name), "client-id": name}
         grid.connect(101 + 7 * number, node, config)
     AppRuns(run.parent, {}).on(grid, config)
+    return load_model(run / "model.safetensors").W
+
+
+def test_nodes_with_their_own_images_join_a_run_of_0_1(copy: Any) -> None:
+    run = copy("local-nodes")
+    resume_local_nodes(run, HERE / "images-of-nodes")
     assert_model_as(run, "local-nodes-resumed")
+
+
+def test_a_resumed_run_reads_images_as_0_1_did(copy: Any, tmp_path: Path) -> None:
+    """What comes later is read as what came before, at the same size."""
+    weights = []
+    for orientation in (1, 6):
+        images = tmp_path / f"images-{orientation}"
+        shutil.copytree(HERE / "images-of-nodes", images)
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        for path in sorted((images / "clinic-10").rglob("*.png")):
+            with Image.open(path) as image:
+                image.load()
+                image.save(path, exif=exif)
+        run = copy("local-nodes")
+        # As somebody who doesn't name the size has it.
+        weights.append(resume_local_nodes(run, images, **{"image-size": "auto"}))
+        model = load_model(run / "model.safetensors").backbone
+        assert (model.recipe, model.image_size) == (1, 8)
+        shutil.rmtree(run)
+    assert torch.equal(*weights)
 
 
 def test_every_key_has_the_value_that_0_1_gave_it() -> None:
