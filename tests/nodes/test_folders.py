@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from fed3r_app.cli import main as fed3r
 from fed3r_app.core import RidgeStatistics, solve_ridge
 from fed3r_app.errors import RunError
-from tests.harness.awkward import GREY, turned
+from tests.harness.awkward import GREY, save, turned, twelve_bits
 from tests.harness.nodes import Federation
 from tests.harness.pixels import LAM, assert_close
 
@@ -141,6 +143,64 @@ def test_a_drive_that_comes_back_is_asked_for_again(
     outcome = federation.run(clients, max_retries=3)
     federation.assert_pooled(outcome, clients)
     assert federation.grid.log.count((108, "query.hello")) == 3
+
+
+def test_links_and_loops_are_not_followed_in_a_test_set(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = federation.folder("x")
+    as_folders(folder)
+    test = folder / "test" / "ape"
+    (test / "loop").symlink_to(test, target_is_directory=True)
+    (folder / "test" / "owl").symlink_to(federation.folder("clinic-b"))
+    (test / "outside.png").symlink_to(
+        next(federation.folder("clinic-b").rglob("*.png"))
+    )
+    (test / "twice.png").symlink_to(test / "upside down, too.png")
+    outcome = federation.run(["x"])
+    assert outcome.summary["client_test_images"] == 3
+    assert outcome.model.class_names == ("ape", "bee")
+    assert "3 others are passed over" in caplog.text
+
+
+def low_values() -> tuple[bytes, np.ndarray[Any, Any]]:
+    """Return a picture of 12 bits in 16, and what it looks like: dark."""
+    return twelve_bits(), np.rint(np.rint(GREY / 255 * 4095) / 257)
+
+
+def large_jpeg() -> tuple[bytes, np.ndarray[Any, Any]]:
+    """Return a picture of 64 megapixels, and what it looks like at 8 x 8."""
+    columns = np.array([30, 60, 240, 120, 150, 0, 210, 90], np.uint8)
+    picture = Image.fromarray(np.tile(np.repeat(columns, 1000), (8000, 1)))
+    small = picture.resize((8, 8), Image.Resampling.BILINEAR)
+    return save(picture, "jpeg", quality=95), np.asarray(small)
+
+
+@pytest.mark.parametrize(("make", "rounding"), [(low_values, 1e-6), (large_jpeg, 1e-2)])
+def test_a_picture_is_read_alike_everywhere(
+    federation: Federation,
+    make: Callable[[], tuple[bytes, np.ndarray[Any, Any]]],
+    rounding: float,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    content, grey = make()
+    folder = federation.folder("x")
+    for part in ("train", "test"):
+        (folder / part / "ape").mkdir(parents=True)
+        (folder / part / "ape" / "1.image.tif").write_bytes(content)
+    (folder / "train" / "bee").mkdir()
+    (folder / "train" / "bee" / "1.png").write_bytes(turned(3))
+    outcome = federation.run(["x"])
+    Z = torch.tensor(np.stack([grey.reshape(-1), GREY.reshape(-1)]) / np.float32(255))
+    W = solve_ridge(RidgeStatistics.of(Z, torch.tensor([0, 1]), 2), LAM)
+    assert_close(outcome.weights, W, rounding)
+    scores = (Z[:1].double() @ W)[0]
+    assert outcome.summary["accuracy"] == float(scores[0] > scores[1])
+    capsys.readouterr()
+    image = str(folder / "test" / "ape" / "1.image.tif")
+    assert fed3r(["predict", str(outcome.directory), image]) == 0
+    said = re.search(r"ape \((.+?)\)", capsys.readouterr().out)
+    assert said and float(said[1]) == pytest.approx(float(scores[0]), abs=0.01)
 
 
 def test_an_empty_test_folder_is_no_test_set(federation: Federation) -> None:
