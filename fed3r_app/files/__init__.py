@@ -1,4 +1,4 @@
-"""Files that survive a crash: atomic writes, JSON lines, a lock, tensors.
+"""Files that survive a crash: atomic writes, JSON lines, a lock, tensors, rows.
 
 Nothing here knows what a run is, nor imports any other room. JSON lines are only
 appended to, and a line that a crash cut off is passed over.
