@@ -261,6 +261,20 @@ class Config:
         number = _EVALUATIONS * _MANY_FEATURES // max(dim, _MANY_FEATURES)
         return -(-rounds // max(number, _FEWEST_EVALUATIONS))
 
+    def with_method(self, method: str) -> Config:
+        """Return the settings with another method on the same statistics.
+
+        Raise ValueError, with a sentence, where there is none.
+        """
+        maps = METHODS[self.method].random_features
+        same = [name for name, each in METHODS.items() if each.random_features == maps]
+        if method not in same:
+            raise ValueError(
+                f"method must be {' or '.join(same)} for statistics of method = "
+                f"{self.method!r}, got {method!r}."
+            )
+        return Config.from_run_config(self.to_run_config() | {"method": method})
+
     def to_run_config(self) -> dict[str, Value]:
         """Return the run config that these settings are read from."""
         return {_kebab(name): value for name, value in asdict(self).items()}

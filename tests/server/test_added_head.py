@@ -1,6 +1,6 @@
 """A head that is registered is all a new method needs, through the whole app.
 
-The head has a bias, which none of the app's own has.
+The head has a bias, and works with random features, too.
 """
 
 from pathlib import Path
@@ -111,5 +111,5 @@ def test_a_whole_network_is_tuned_from_it_and_probed(
 
 
 def test_a_name_that_is_not_registered_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match="one of fed3r, fed3r-rf, fedncm, none, got"):
+    with pytest.raises(ValueError, match="one of fed3r, fed3r-rf, fedncm, lda, none, got"):
         Config.from_run_config({"method": "nearest-mean"})
