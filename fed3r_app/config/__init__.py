@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, get_type_hints
@@ -274,6 +275,15 @@ class Config:
                 f"{self.method!r}, got {method!r}."
             )
         return Config.from_run_config(self.to_run_config() | {"method": method})
+
+    @property
+    def methods_of_same_statistics(self) -> tuple[str, ...]:
+        """Methods whose classifiers are made of the same statistics, this one too."""
+        names = []
+        for name in METHODS:
+            with suppress(ValueError):
+                names.append(self.with_method(name).method)
+        return tuple(names)
 
     def to_run_config(self) -> dict[str, Value]:
         """Return the run config that these settings are read from."""
