@@ -190,14 +190,13 @@ class SavedRun:
         Without ``ridge_lambda`` it is that of the run config. Another method than the
         run began with is that of the run from now on.
         """
-        self.directory.change_config(method=self.config.method)
-        if not self.snapshot.statistics.n:
-            self.directory.model_path.unlink(missing_ok=True)
-            self._write_summary(None)
-            return None
         lam = self.config.ridge_lambda if ridge_lambda is None else ridge_lambda
-        model = self.solve(lam)
-        save_model(self.directory.model_path, model)
+        model = self.solve(lam) if self.snapshot.statistics.n else None
+        self.directory.change_config(method=self.config.method)
+        if model:
+            save_model(self.directory.model_path, model)
+        else:
+            self.directory.model_path.unlink(missing_ok=True)
         self._write_summary(model)
         return model
 
