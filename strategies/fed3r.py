@@ -100,7 +100,8 @@ class Fed3R(Strategy):
         if self.solver.ridge_lambda is not None:
             return self.solver.ridge_lambda
         stats = self.accumulator.release()
-        return self.solver.choose_lambda(stats, True, self._noise_lambda)
+        noise_lambda = self._noise_lambda
+        return self.solver.choose_lambda(stats, last=True, noise_lambda=noise_lambda)
 
     @property
     def _noise_lambda(self) -> float | None:

@@ -171,6 +171,20 @@ def test_a_model_in_another_file_leaves_the_run_as_it_is(
     assert RunDirectory(outcome.directory).read_config()["method"] == "fed3r"
 
 
+def test_a_method_that_can_not_be_solved_leaves_the_run_as_it_is(
+    run: AppRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise ValueError("not positive definite")
+
+    outcome = run(3, method="fed3r")
+    monkeypatch.setattr("fed3r_app.runs.saved_run.solve_head", refuse)
+    assert cli.main(["solve", str(outcome.directory), "--method", "lda"]) == 1
+    monkeypatch.undo()
+    assert outcome.model.method == outcome.summary["method"] == "fed3r"
+    assert cli.main(["audit", str(outcome.directory)]) == 0
+
+
 @pytest.mark.parametrize(
     ("settings", "method", "sentence"),
     [
