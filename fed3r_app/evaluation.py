@@ -5,6 +5,8 @@ Features are extracted once; an evaluation is then one product.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -14,7 +16,15 @@ import torch
 from torch import Tensor
 
 from fed3r_app.config import Config
-from fed3r_app.core import Classifier, FeatureMap, Metrics
+from fed3r_app.core import (
+    Classifier,
+    FeatureMap,
+    HeadOptions,
+    Metrics,
+    RidgeStatistics,
+    solve_head,
+)
+from fed3r_app.core.names import METHODS
 from fed3r_app.data import LOCAL, DataSet, ImageSet, load_dataset, load_local
 from fed3r_app.data.label_space import LabelSpace
 from fed3r_app.data.reading import V0_1_READING
@@ -25,6 +35,8 @@ from fed3r_app.files.row_cache import cache_dir
 from fed3r_app.progress import Progress
 
 _CHUNK = 4096
+# Up to so many features, solving each head takes a second or so.
+_MAX_COMPARED_DIM = 2000
 
 
 class EvaluationSet:
@@ -59,6 +71,31 @@ class EvaluationSet:
             strict=True,
         )
         return reduce(add, (Metrics.of(classifier.scores(Z), y) for Z, y in parts))
+
+
+def compare_heads(
+    config: Config,
+    stats: RidgeStatistics,
+    ridge_lambda: Callable[[], float],
+    test_set: EvaluationSet | None,
+) -> dict[str, float]:
+    """Return the accuracy on the test images of each method with these statistics.
+
+    For comparison: it decides nothing. Empty without test images, with very many
+    features, and where there is one method only. ``ridge_lambda`` is called where there
+    is something to compare.
+    """
+    methods = config.methods_of_same_statistics
+    if not test_set or stats.d > _MAX_COMPARED_DIM or len(methods) < 2:
+        return {}
+    accuracies: dict[str, float] = {}
+    with suppress(ValueError):  # a comparison must not end a run
+        normalize, intercept = config.normalize_classes, config.fit_intercept
+        options = HeadOptions(ridge_lambda(), normalize, intercept)
+        for method in methods:
+            classifier = solve_head(METHODS[method].head, stats, options)
+            accuracies[method] = test_set.evaluate(classifier).accuracy
+    return accuracies
 
 
 @dataclass(frozen=True, eq=False)

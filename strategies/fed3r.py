@@ -89,11 +89,25 @@ class Fed3R(Strategy):
 
     def classifier(self) -> Classifier:
         """Return the classifier of the sum so far, releasing it."""
-        stats, noise = self.accumulator.release(), self.accumulator.noise
-        noise_lambda = noise.lam if noise else None
-        return self.solver.solve(
-            stats, last=self.sampler.done, noise_lambda=noise_lambda
-        )
+        stats, last = self.accumulator.release(), self.sampler.done
+        return self.solver.solve(stats, last=last, noise_lambda=self._noise_lambda)
+
+    def penalty(self) -> float:
+        """Return the last classifier's lambda, or what it would be for one that has it.
+
+        Called after the last classifier.
+        """
+        if self.solver.ridge_lambda is not None:
+            return self.solver.ridge_lambda
+        stats = self.accumulator.release()
+        noise_lambda = self._noise_lambda
+        return self.solver.choose_lambda(stats, last=True, noise_lambda=noise_lambda)
+
+    @property
+    def _noise_lambda(self) -> float | None:
+        """The penalty that goes with the noise of the sum, once it is released."""
+        noise = self.accumulator.noise
+        return noise.lam if noise else None
 
     def evaluation_due(self, number: int) -> bool:
         """Return whether a round's classifier is to be evaluated."""

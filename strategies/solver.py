@@ -56,13 +56,14 @@ class HeadSolver:
             cross-validation would take for signal.
         """
         if HEADS[self.head].uses_lambda:
-            self.ridge_lambda = self._choose(stats, last, noise_lambda)
+            self.ridge_lambda = self.choose_lambda(stats, last, noise_lambda)
         options = replace(self.given, lam=self.ridge_lambda)
         return solve_head(self.head, stats, options)
 
-    def _choose(
+    def choose_lambda(
         self, stats: RidgeStatistics, last: bool, noise_lambda: float | None
     ) -> float:
+        """Return the penalty for the statistics; for the parameters see ``solve``."""
         if self.given.lam is not None:
             return self.given.lam
         if noise_lambda is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import tomli_w
 
 from fed3r_app.cli import arguments as args
+from fed3r_app.core.names import METHODS
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.report import format_percent
 
@@ -101,6 +102,11 @@ def replace(options: argparse.Namespace) -> int:
     "solve the classifier again from the statistics of a run",
     _RUN_DIR,
     args.argument(
+        "--method",
+        f"{', '.join(METHODS)}; one with the same features (default: that of the run)",
+        metavar="METHOD",
+    ),
+    args.argument(
         "--ridge-lambda",
         "a number, or auto: by generalised cross-validation (default)",
         metavar="LAMBDA",
@@ -113,15 +119,19 @@ def replace(options: argparse.Namespace) -> int:
     ),
 )
 def solve(options: argparse.Namespace) -> int:
-    """Solve again with another lambda. No client is involved."""
+    """Solve again with another method or lambda. No client is involved.
+
+    The method then is that of the run, unless the model is written to another file.
+    """
     from fed3r_app.core import HEADS
-    from fed3r_app.core.names import METHODS
     from fed3r_app.runs.model_file import save_model
 
     directory, output = _directory(options), options.output
     lam = _read_lambda(options.ridge_lambda)
     with directory.locked():
         run = _open(directory)
+        if options.method is not None:
+            run.use_method(options.method)
         method, head = run.config.method, METHODS[run.config.method].head
         if lam != "auto" and not HEADS[head].uses_lambda:
             name = f"{head.replace('-', ' ')} ({method})"
@@ -135,6 +145,7 @@ def solve(options: argparse.Namespace) -> int:
     if model is None:
         print("No images are left, and so no model.")
         return 0
+    print(f"method    {model.method}")
     if model.ridge_lambda is not None:
         print(f"lambda    {model.ridge_lambda:.4g}")
     metrics = run.evaluate(model)

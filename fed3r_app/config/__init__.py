@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cache, lru_cache
 from typing import Annotated, Any, Literal, get_type_hints
@@ -260,6 +261,29 @@ class Config:
             return self.eval_every
         number = _EVALUATIONS * _MANY_FEATURES // max(dim, _MANY_FEATURES)
         return -(-rounds // max(number, _FEWEST_EVALUATIONS))
+
+    def with_method(self, method: str) -> Config:
+        """Return the settings with another method on the same statistics.
+
+        Raise ValueError, with a sentence, where there is none.
+        """
+        maps = METHODS[self.method].random_features
+        same = [name for name, each in METHODS.items() if each.random_features == maps]
+        if method not in same:
+            raise ValueError(
+                f"method must be {' or '.join(same)} for statistics of method = "
+                f"{self.method!r}, got {method!r}."
+            )
+        return Config.from_run_config(self.to_run_config() | {"method": method})
+
+    @property
+    def methods_of_same_statistics(self) -> tuple[str, ...]:
+        """Methods whose classifiers are made of the same statistics, this one too."""
+        names = []
+        for name in METHODS:
+            with suppress(ValueError):
+                names.append(self.with_method(name).method)
+        return tuple(names)
 
     def to_run_config(self) -> dict[str, Value]:
         """Return the run config that these settings are read from."""

@@ -168,8 +168,12 @@ def _private(c: Config) -> Iterator[Rule]:
     if _lacks_labels(c):
         reason = "a list of the nodes' own would reveal single images"
         yield Rule("labels", (), given, reason, "name all classes")
+    noisy = tuple(name for name, method in METHODS.items() if method.takes_noise)
+    of_method = "noise is added to the statistics"
+    if c.method in METHODS:
+        of_method = "noise would make its covariance indefinite"
     for key, allowed, reason in (
-        ("method", tuple(METHODS), "noise is added to the statistics"),
+        ("method", noisy, of_method),
         ("finetune", ("none",), "fine-tuning sees the images without any noise"),
         ("client-evaluation", (False,), "it counts what is right on private images"),
         ("keep-contributions", (False,), "contributions are without noise"),

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         count_correct,
         predict,
         solve_head,
+        solve_lda,
         solve_ridge,
     )
     from fed3r_app.core.metrics import METRICS, Metrics
@@ -66,6 +67,7 @@ __all__ = [
     "predict",
     "select_lambda",
     "solve_head",
+    "solve_lda",
     "solve_ridge",
 ]
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fed3r_app.core.statistics import RidgeStatistics
+from fed3r_app.core.statistics import RidgeStatistics, mirror_upper
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,10 +107,10 @@ def solve_ridge(
     Tensor of shape (d, C)
         W = (A + lam I)^-1 b. A class without samples keeps a zero column.
     """
-    if not (lam > 0 and math.isfinite(lam)):  # also refuses NaN
-        raise ValueError(f"ridge-lambda must be > 0 and finite, got {lam!r}.")
+    _check_penalty(lam)
     _check_not_empty(stats)
-    W = torch.cholesky_solve(stats.b, _cholesky(stats.A, lam))
+    scale = float(stats.diagonal.abs().mean())
+    W = torch.cholesky_solve(stats.b, _cholesky(stats.A, lam, scale))
     if normalize:
         W = _divide_columns(W, (W[:-1] if intercept else W).norm(dim=0), stats)
     return W
@@ -127,16 +127,56 @@ def class_means(stats: RidgeStatistics) -> Tensor:
     return _divide_columns(stats.b, stats.b.norm(dim=0), stats)
 
 
+def solve_lda(stats: RidgeStatistics, lam: float) -> tuple[Tensor, Tensor]:
+    """Return weights and bias of a linear discriminant with a shrunken covariance.
+
+    Classes are taken for normal, with means m_c and one covariance Sigma = (S_w +
+    lam I) / n of all, where S_w = A - sum_c n_c m_c m_c' is the scatter within the
+    classes. The score of class c is the logarithm of its probability, up to a term
+    that all classes share: z'Sigma^-1 m_c - m_c'Sigma^-1 m_c / 2 + log(n_c / n).
+
+    Parameters
+    ----------
+    stats : RidgeStatistics
+        Aggregated statistics, without noise: S_w must not have negative eigenvalues.
+    lam : float
+        Ridge penalty, lam > 0.
+
+    Returns
+    -------
+    W : Tensor of shape (d, C)
+        Sigma^-1 m_c in column c. A class without samples keeps a zero column.
+    bias : Tensor of shape (C,)
+        The rest of the score; that of a class without samples is finite, too.
+    """
+    _check_penalty(lam)
+    _check_not_empty(stats)
+    within, trace = stats.scatter(lambda d, num_classes: slice(None))
+    # The difference S_w cancels: its rounding errors are as large as those of A.
+    L = _cholesky(mirror_upper(within), lam, scale=trace / stats.d)
+    counts = stats.counts.clamp(min=1).to(torch.float64)
+    means = stats.b / counts
+    W = stats.n * torch.cholesky_solve(means, L)
+    return W, (counts / stats.n).log() - (means * W).sum(dim=0) / 2
+
+
+def _check_penalty(lam: float) -> None:
+    if not (lam > 0 and math.isfinite(lam)):  # also refuses NaN
+        raise ValueError(f"ridge-lambda must be > 0 and finite, got {lam!r}.")
+
+
 def _check_not_empty(stats: RidgeStatistics) -> None:
     if stats.n == 0:
         raise ValueError("There are no samples in the statistics: nothing to solve.")
 
 
-def _cholesky(A: Tensor, lam: float) -> Tensor:
-    """Return L with LL' = A + lam I, or with a little more on the diagonal."""
+def _cholesky(A: Tensor, lam: float, scale: float) -> Tensor:
+    """Return L with LL' = A + lam I, or with a little more on the diagonal.
+
+    ``scale`` is the size of the terms whose rounding errors A has.
+    """
     # A + lam I is symmetric positive definite because lam > 0, so Cholesky applies,
     # unless lam is below the rounding errors of A.
-    scale = A.diagonal().abs().mean().item()
     # From about the rounding of float64 to that of float32 uploads, in steps of ten.
     for jitter in (0.0, *(scale * 10.0**power for power in range(-14, -6))):
         shifted = A.clone()
@@ -150,8 +190,8 @@ def _cholesky(A: Tensor, lam: float) -> Tensor:
             break
     else:
         raise ValueError(
-            f"A + lam I is not positive definite with ridge-lambda = {lam:.3g}, even "
-            f"with {jitter:.3g} more. Are the statistics damaged?"
+            "The statistics are not positive definite with ridge-lambda = "
+            f"{lam:.3g}, even with {jitter:.3g} more. Are the statistics damaged?"
         )
     if jitter:
         warnings.warn(
@@ -184,10 +224,19 @@ def count_correct(Z: Tensor, y: Tensor, W: Tensor, present: Tensor) -> int:
     return int((predict(Z, W, present) == y).sum())
 
 
-def _ridge(stats: RidgeStatistics, options: HeadOptions) -> tuple[Tensor, None]:
+def _penalty(options: HeadOptions) -> float:
     if options.lam is None:
-        raise ValueError("The ridge head needs a ridge-lambda, got none.")
-    return solve_ridge(stats, options.lam, options.normalize, options.intercept), None
+        raise ValueError("This head needs a ridge-lambda, got none.")
+    return options.lam
+
+
+def _ridge(stats: RidgeStatistics, options: HeadOptions) -> tuple[Tensor, None]:
+    lam, normalize, intercept = _penalty(options), options.normalize, options.intercept
+    return solve_ridge(stats, lam, normalize, intercept), None
+
+
+def _lda(stats: RidgeStatistics, options: HeadOptions) -> tuple[Tensor, Tensor]:
+    return solve_lda(stats, _penalty(options))
 
 
 def _class_means(stats: RidgeStatistics, options: HeadOptions) -> tuple[Tensor, None]:
@@ -197,4 +246,5 @@ def _class_means(stats: RidgeStatistics, options: HeadOptions) -> tuple[Tensor, 
 HEADS = {
     "ridge": Head(_ridge, uses_lambda=True),
     "class-means": Head(_class_means, needs_A=False),
+    "lda": Head(_lda, uses_lambda=True),
 }

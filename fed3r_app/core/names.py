@@ -12,12 +12,14 @@ class Method(NamedTuple):
     head: str  # of ``fed3r_app.core.heads``
     random_features: bool = False
     takes_intercept: bool = True
+    takes_noise: bool = True  # that of differential privacy
 
 
 METHODS = {
     "fed3r": Method("ridge"),
     "fed3r-rf": Method("ridge", random_features=True),
     "fedncm": Method("class-means", takes_intercept=False),
+    "lda": Method("lda", takes_intercept=False, takes_noise=False),
 }
 # Forms of an upload and the types of its numbers; their order is part of the format.
 FORMS = ("factor", "packed", "dense")

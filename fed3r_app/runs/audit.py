@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from fed3r_app.core import Limits, RidgeStatistics, RunningSum, check_contribution
 from fed3r_app.runs.contributions import leftover_contributions
@@ -153,7 +154,16 @@ def _is_solution(model: SavedModel, run: SavedRun) -> bool:
     # Two solutions may differ by the condition number times eps.
     condition = 1.0 if lam is None else float(stats.A.norm()) / lam + 1
     tolerance = min(max(1e-9, 100 * _EPS * condition), 1e-3)
-    return float((model.W - expected.W).norm() / expected.W.norm()) <= tolerance
+    ours, theirs = _weights_and_bias(model), _weights_and_bias(expected)
+    return len(ours) == len(theirs) and all(
+        float((one - other).norm()) <= tolerance * float(other.norm())
+        for one, other in zip(ours, theirs, strict=True)
+    )
+
+
+def _weights_and_bias(model: SavedModel) -> list[Tensor]:
+    bias = model.classifier.bias
+    return [model.W] if bias is None else [model.W, bias]
 
 
 def _check_summary(run: SavedRun) -> Iterator[Finding]:

@@ -119,6 +119,13 @@ class RunDirectory:
         self._check_is_run()
         return upgrade_config(self.config_path, _read_json(self.config_path))
 
+    def change_config(self, **changes: str) -> None:
+        """Write config.json with other settings; images are read as before."""
+        config = self.read_config()
+        if config | changes != config:
+            recipe = self.read_recipe()
+            self.write_config(config | changes | {"recipe": recipe})
+
     def read_recipe(self) -> int:
         """Return how the run reads images: as it did when it began."""
         return upgrade_recipe(_read_json(self.config_path))

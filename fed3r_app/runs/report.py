@@ -132,6 +132,15 @@ def _fine_tuning(summary: Values) -> str:
     return how if temperature is None else f"{how}, temperature {temperature:.3g}"
 
 
+def _heads(summary: Values) -> str:
+    """Return what each method gets with the same statistics; "" if unknown."""
+    heads = summary.get("heads")
+    if not isinstance(heads, dict):
+        return ""
+    named = ", ".join(f"{name} {format_percent(heads[name])}" for name in heads)
+    return f"{named} on the test images; for comparison, chosen by none of them"
+
+
 _COUNT = "{:,.0f}".format
 # Label, key of the summary and form of a number; or what makes a text of the summary.
 _ROWS: tuple[
@@ -144,6 +153,7 @@ _ROWS: tuple[
     ("accuracy", "accuracy", format_percent),
     ("accuracy before fine-tuning", "closed_form_accuracy", format_percent),
     ("accuracy of Fed3R after it", "probe_accuracy", format_percent),
+    ("methods in closed form", _heads, None),
     ("accuracy at clients", "client_accuracy", format_percent),
     ("clients counted", _clients, None),
     ("missing clients", "missing_clients", None),

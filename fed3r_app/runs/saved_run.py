@@ -23,7 +23,7 @@ from fed3r_app.core import (
     solve_head,
 )
 from fed3r_app.core.names import METHODS
-from fed3r_app.evaluation import EvaluationSet, ServerData
+from fed3r_app.evaluation import EvaluationSet, ServerData, compare_heads
 from fed3r_app.features.backbone import resolve_device
 from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.privacy.gaussian import private_lambda
@@ -134,18 +134,18 @@ class SavedRun:
         entry = LedgerEntry(client, REPLACED, digest, new.n)
         self.state.save_without(self.snapshot, entry)
 
+    def use_method(self, method: str) -> None:
+        """Take another method with the same statistics; ``write_model`` keeps it."""
+        self.config = self.config.with_method(method)
+
     def solve(self, ridge_lambda: float | str) -> SavedModel:
         """Return the classifier of the statistics; "auto" chooses lambda from them."""
         config, settings = self.config, self.snapshot.settings
-        stats = self.snapshot.statistics.to(resolve_device(config.device))
+        stats = self._statistics()
         if not stats.n:
             raise ValueError(f"{self.directory.path} has no images left to solve with.")
-        head, lam = METHODS[config.method].head, None
-        if HEADS[head].uses_lambda and ridge_lambda != "auto":
-            lam = float(ridge_lambda)
-        elif HEADS[head].uses_lambda:
-            sigma = float(settings.get("dp-sigma") or 0)
-            lam = private_lambda(sigma, stats.d) if sigma else select_lambda(stats)
+        head = METHODS[config.method].head
+        lam = self._penalty(ridge_lambda) if HEADS[head].uses_lambda else None
         options = HeadOptions(lam, config.normalize_classes, config.fit_intercept)
         return SavedModel(
             classifier=solve_head(head, stats, options).to("cpu"),
@@ -156,8 +156,24 @@ class SavedRun:
             feature_map=self.feature_map,
         )
 
+    def _statistics(self) -> RidgeStatistics:
+        """Return the statistics, where the run computes."""
+        return self.snapshot.statistics.to(resolve_device(self.config.device))
+
+    def _penalty(self, ridge_lambda: float | str) -> float:
+        """Return a lambda that is given, or the one that "auto" chooses."""
+        if ridge_lambda != "auto":
+            return float(ridge_lambda)
+        stats, sigma = self._statistics(), self.snapshot.settings.get("dp-sigma")
+        return private_lambda(float(sigma), stats.d) if sigma else select_lambda(stats)
+
     def evaluate(self, model: SavedModel) -> Metrics | None:
         """Return what a model gets right on the test images; None without any here."""
+        test_set = self._test_set(model)
+        return test_set.evaluate(model.classifier) if test_set else None
+
+    def _test_set(self, model: SavedModel) -> EvaluationSet | None:
+        """Return the test images with the features of a model, where there are any."""
         config, device = self.config, resolve_device(self.config.device)
         data = ServerData.load(config)
         if data.test_images is None:
@@ -166,25 +182,25 @@ class SavedRun:
         features = data.test_features(backbone, device, config.extract_dtype)
         assert features is not None
         labels = data.test_labels(model.class_names)
-        evaluation_set = EvaluationSet(features, labels, model.feature_map, device)
-        return evaluation_set.evaluate(model.classifier)
+        return EvaluationSet(features, labels, model.feature_map, device)
 
     def write_model(self, ridge_lambda: float | str | None = None) -> SavedModel | None:
         """Solve, and write model and summary; without images there is no model.
 
-        Without ``ridge_lambda`` it is that of the run config.
+        Without ``ridge_lambda`` it is that of the run config. Another method than the
+        run began with is that of the run from now on.
         """
-        if not self.snapshot.statistics.n:
-            self.directory.model_path.unlink(missing_ok=True)
-            self._write_summary(None, None)
-            return None
         lam = self.config.ridge_lambda if ridge_lambda is None else ridge_lambda
-        model = self.solve(lam)
-        save_model(self.directory.model_path, model)
-        self._write_summary(model, self.evaluate(model))
+        model = self.solve(lam) if self.snapshot.statistics.n else None
+        self.directory.change_config(method=self.config.method)
+        if model:
+            save_model(self.directory.model_path, model)
+        else:
+            self.directory.model_path.unlink(missing_ok=True)
+        self._write_summary(model)
         return model
 
-    def _write_summary(self, model: SavedModel | None, metrics: Metrics | None) -> None:
+    def _write_summary(self, model: SavedModel | None) -> None:
         """Bring the summary up to date, where the run has come to one."""
         if not self.directory.summary_path.is_file():
             return
@@ -193,9 +209,11 @@ class SavedRun:
         clients = before if isinstance(before, list) else []
         missing = [client for client in clients if client not in snapshot.forgotten]
         absent = (snapshot.statistics.counts == 0).nonzero().flatten().tolist()
+        summary.pop("heads", None)
         summary |= {
             **dict.fromkeys(METRICS),
-            **(metrics.values() if metrics else {}),
+            **(self._evaluated(model) if model else {}),
+            "method": self.config.method,
             "client_accuracy": None,  # no client was asked
             "clients": len(snapshot.contributions) + len(missing),
             "clients_counted": len(snapshot.contributions),
@@ -206,3 +224,17 @@ class SavedRun:
             "ridge_lambda": model.ridge_lambda if model else None,
         }
         self.directory.write_summary(summary)
+
+    def _evaluated(self, model: SavedModel) -> dict[str, object]:
+        """Return what the summary says of the test images, where there are any."""
+        test_set = self._test_set(model)
+        if not test_set:
+            return {}
+        heads = compare_heads(
+            self.config,
+            self._statistics(),
+            lambda: model.ridge_lambda or self._penalty(self.config.ridge_lambda),
+            test_set,
+        )
+        values: dict[str, object] = dict(test_set.evaluate(model.classifier).values())
+        return values | ({"heads": heads} if heads else {})

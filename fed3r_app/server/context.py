@@ -94,7 +94,7 @@ class RunContext:
         directory = RunDirectory.open(config.output_dir, config.run_name, config.resume)
         if config.resume:
             backbone = load_backbone(_earlier_spec(config, directory), data.feature_dim)
-        else:  # the config of a resumed run is that of its beginning
+        else:  # that of a resumed run is of its beginning, but for the method
             directory.write_config(config.to_run_config())
         features = data.test_features(backbone, device, config.extract_dtype)
         context = cls(config, grid, data, backbone, directory, device, features)

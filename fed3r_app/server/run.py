@@ -161,10 +161,14 @@ class _Run:
         }
         if noise := phase.strategy.accumulator.noise:
             self._outcome["differential_privacy"] = noise.summary()
+        if solution.heads:
+            self._outcome["heads"] = solution.heads
         if solution.feature_map.rf_dim:
             self._outcome["rf_sigma"] = solution.feature_map.rf_sigma
         self._model = solution.model(context)
         if not self._checkpoint:  # else a fine-tuned model is there
+            # A run may be resumed with another method, which later commands go by.
+            context.directory.change_config(method=self._config.method)
             save_model(context.directory.model_path, self._model)
 
     def _evaluate(self) -> None:

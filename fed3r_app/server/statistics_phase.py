@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from logging import WARNING
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -13,7 +13,7 @@ from fed3r_app.config import SECAGG
 from fed3r_app.core import Classifier, FeatureMap, Metrics, RidgeStatistics
 from fed3r_app.core.names import METHODS
 from fed3r_app.errors import RunError
-from fed3r_app.evaluation import EvaluationSet
+from fed3r_app.evaluation import EvaluationSet, compare_heads
 from fed3r_app.privacy import DISTRIBUTED
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.snapshots import Setting, Snapshot, check_settings
@@ -34,13 +34,17 @@ from strategies import CohortSampler, Fed3R, Traffic
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A classifier in closed form, and what it is made of."""
+    """A classifier in closed form, and what it is made of.
+
+    ``heads`` has the accuracy of each method with the same statistics.
+    """
 
     classifier: Classifier
     feature_map: FeatureMap
     statistics: RidgeStatistics
     ridge_lambda: float | None
     metrics: Metrics | None
+    heads: dict[str, float] = field(default_factory=dict)
 
     def model(
         self, context: RunContext, backbone_arrays: dict[str, Tensor] | None = None
@@ -149,8 +153,15 @@ class StatisticsPhase:
         stats = accumulator.release()
         # With differential privacy the number of samples is known only now.
         self.journal.costs.count_samples(stats.n)
-        ridge_lambda = self.strategy.solver.ridge_lambda
-        return Solution(classifier, self.feature_map, stats, ridge_lambda, metrics)
+        strategy, config = self.strategy, self.context.config
+        return Solution(
+            classifier,
+            self.feature_map,
+            stats,
+            strategy.solver.ridge_lambda,
+            metrics,
+            compare_heads(config, stats, strategy.penalty, self.test_set),
+        )
 
     @property
     def missing(self) -> tuple[str, ...]:

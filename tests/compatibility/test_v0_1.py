@@ -134,6 +134,15 @@ def test_solving_and_forgetting_come_to_the_same(
         assert fed3r(["audit", str(run)]) == said[what]["audit"]["exit_code"]
 
 
+def test_another_method_leaves_how_images_are_read(copy: Any) -> None:
+    run = RunDirectory(copy("closed-form-pixels"))
+    before, recipe = run.read_config(), run.read_recipe()
+    assert fed3r(["solve", str(run.path), "--method", "fedncm"]) == 0
+    assert run.read_config() == before | {"method": "fedncm"}
+    assert run.read_recipe() == recipe
+    assert fed3r(["audit", str(run.path)]) == 0
+
+
 @pytest.mark.parametrize(
     ("name", "clients", "changes"),
     [("closed-form-lambda", 6, {}), ("fine-tuned-pixels", 4, {"rounds": 3})],

@@ -124,6 +124,19 @@ def test_a_bad_value_gets_the_rule_and_the_value(
         ("upload=packed upload-dtype=float16", "with upload-dtype = 'float16'"),
         ("upload=dense upload-dtype=float16", "with upload-dtype = 'float16'"),
         ("method=fedncm fit-intercept=true", "fit-intercept must be false"),
+        (
+            "method=lda fit-intercept=true",
+            "fit-intercept must be false with method = 'lda', got true: its classifier",
+        ),
+        (
+            "method=lda dp-epsilon=1 upload=dense upload-dtype=float64",
+            "method must be 'fed3r' or 'fed3r-rf' or 'fedncm' with dp-epsilon, got "
+            "'lda': noise would make its covariance indefinite",
+        ),
+        (
+            "method=none finetune=lp dp-epsilon=1 upload=dense",
+            "or 'fedncm' with dp-epsilon, got 'none': noise is added to the statistics",
+        ),
         ("statistics-rounds=3", "statistics-rounds must be 0"),
         ("sampling=with-replacement clients-per-round=0", "per-round must be >= 1"),
         ("resume=true", "run-name must name the run to resume"),
@@ -178,6 +191,8 @@ def test_settings_that_contradict_each_other_are_refused(
         "method=none finetune=lp",
         "method=fed3r-rf finetune=lp",
         "method=fedncm finetune=feat refit=true",
+        "method=lda finetune=full client-evaluation=true",
+        "method=lda privacy=secagg",
         "finetune=full probe=true augment=true dataset=grocery",
         "finetune=feat optimizer=fedavgm server-momentum=0",
         "finetune=feat optimizer=fedavgm server-momentum=0.9",
@@ -187,6 +202,19 @@ def test_settings_that_contradict_each_other_are_refused(
 )
 def test_settings_that_go_together_are_accepted(changes: str) -> None:
     assert read(**given(changes)).finetune == given(changes).get("finetune", "none")
+
+
+def test_another_method_has_the_same_statistics_and_obeys_the_rules() -> None:
+    assert read(seed=3).with_method("lda") == read(seed=3, method="lda")
+    assert read(method="lda").with_method("fed3r") == read()
+    random_features = read(method="fed3r-rf")
+    assert random_features.with_method("fed3r-rf") == random_features
+    with pytest.raises(ValueError, match=r"method must be fed3r-rf for .*, got 'lda'"):
+        random_features.with_method("lda")
+    with pytest.raises(ValueError, match=r"fed3r or fedncm or lda .*, got 'fed3r-rf'"):
+        read().with_method("fed3r-rf")
+    with pytest.raises(ValueError, match="fit-intercept must be false with method ="):
+        read(fit_intercept=True).with_method("lda")
 
 
 def test_one_setting_can_be_checked_by_itself() -> None:

@@ -6,18 +6,25 @@ import pytest
 import torch
 
 from fed3r_app.core import (
+    HeadOptions,
     RidgeStatistics,
     class_means,
     count_correct,
     predict,
+    solve_head,
+    solve_lda,
     solve_ridge,
 )
 from tests.harness.samples import Draw, assert_same, parts_of
 
 EPS = torch.finfo(torch.float64).eps
+columns = [lambda stats: solve_ridge(stats, 0.1), class_means]
 solvers = pytest.mark.parametrize(
-    "solve", [lambda stats: solve_ridge(stats, 0.1), class_means]
+    "solve", [*columns, lambda stats: solve_lda(stats, 0.1)[0]]
 )
+# LDA does not divide by the norm of a class, and a mean of zero is like any other.
+normalisers = pytest.mark.parametrize("solve", columns)
+penalised = pytest.mark.parametrize("solve", [solve_ridge, solve_lda])
 
 
 def test_a_two_by_two_system_solved_by_hand() -> None:
@@ -60,7 +67,7 @@ def test_a_class_without_samples_keeps_a_column_of_zeros(
     assert torch.isfinite(W).all()
 
 
-@solvers
+@normalisers
 def test_a_class_of_blank_images_is_warned_about(solve: Any) -> None:
     Z = torch.tensor([[1.0, 0.0], [0.0, 0.0]])
     stats = RidgeStatistics.of(Z, torch.tensor([0, 1]), 2)
@@ -87,10 +94,13 @@ def test_samples_stacked_twice_are_half_the_penalty(
     )
 
 
+@penalised
 @pytest.mark.parametrize("lam", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_penalty_that_is_not_positive_and_finite_is_refused(lam: Any) -> None:
+def test_a_penalty_that_is_not_positive_and_finite_is_refused(
+    solve: Any, lam: Any
+) -> None:
     with pytest.raises(ValueError, match=f"ridge-lambda must be > 0 .* got {lam}"):
-        solve_ridge(RidgeStatistics.zeros(2, 2), lam)
+        solve(RidgeStatistics.zeros(2, 2), lam)
 
 
 @solvers
@@ -109,12 +119,49 @@ def test_a_penalty_lost_in_rounding_is_rescued_with_a_warning() -> None:
     assert torch.isfinite(W).all()
 
 
+@penalised
 @pytest.mark.parametrize("damage", [-1e6, float("nan")])
-def test_damaged_statistics_are_refused(draw: Draw, damage: Any) -> None:
+def test_damaged_statistics_are_refused(draw: Draw, solve: Any, damage: Any) -> None:
     stats = RidgeStatistics.of(*draw("normal", 20, 4, 2, 0), 2)
     stats.A[1, 1] = damage
     with pytest.raises(ValueError, match="Are the statistics damaged"):
-        solve_ridge(stats, 0.1)
+        solve(stats, 0.1)
+
+
+def test_the_discriminant_of_two_points_solved_by_hand() -> None:
+    # Class 0 is -1 and 1, class 1 is 3 and 5: S_w = 4, and with lam = 4 Sigma = 2.
+    Z = torch.tensor([[-1.0], [1.0], [3.0], [5.0]], dtype=torch.float64)
+    stats = RidgeStatistics.of(Z, torch.tensor([0, 0, 1, 1]), 2)
+    W, bias = solve_lda(stats, 4.0)
+    # W = 0 / 2 and 4 / 2; bias = log(1 / 2) - m^2 / (2 Sigma) with m^2 = 0 and 16.
+    half = torch.tensor([0.5, 0.5], dtype=torch.float64).log()
+    expected = half - torch.tensor([0.0, 4.0], dtype=torch.float64)
+    torch.testing.assert_close(W, torch.tensor([[0.0, 2.0]], dtype=torch.float64))
+    torch.testing.assert_close(bias, expected)
+
+
+def test_an_absent_class_has_a_finite_bias_and_is_never_predicted(draw: Draw) -> None:
+    Z, y = draw("normal", 30, 5, 2, 0)
+    stats = RidgeStatistics.of(Z, 2 * y, 4)
+    classifier = solve_head("lda", stats, HeadOptions(0.1))
+    assert classifier.bias is not None
+    assert torch.isfinite(classifier.bias).all()
+    assert classifier.present.tolist() == [True, False, True, False]
+    far = 100 * torch.cat([Z, -Z])  # scores of all signs
+    assert set(classifier.predict(far).tolist()) == {0, 2}
+
+
+def test_one_image_of_each_class_leaves_no_scatter_but_the_penalty() -> None:
+    Z = torch.tensor([[1e4, 3.0], [7e3, 1.0]], dtype=torch.float64) / 7
+    stats = RidgeStatistics.of(Z, torch.tensor([0, 1]), 2)
+    W, bias = solve_lda(stats, 1.0)
+    torch.testing.assert_close(W, 2 * Z.T, rtol=1e-6, atol=0)
+    # S_w is rounding errors of A, as those of a sum in another order, and far above
+    # this penalty: it is raised.
+    stats.A[0, 0] *= 1 - 1e-15
+    with pytest.warns(UserWarning, match=r"is lost in rounding; .* was added"):
+        W, bias = solve_lda(stats, 1e-11)
+    assert torch.isfinite(W).all() and torch.isfinite(bias).all()
 
 
 @pytest.mark.parametrize("kind", ["normal", "relu", "integer"])
@@ -133,6 +180,7 @@ def test_solving_leaves_the_statistics_alone(draw: Draw) -> None:
     stats = RidgeStatistics.of(*draw("normal", 20, 4, 2, 0), 2)
     before = RidgeStatistics(*parts_of(stats))
     solve_ridge(stats, 0.1)
+    solve_lda(stats, 0.1)
     class_means(stats)
     assert_same(stats, before)
 

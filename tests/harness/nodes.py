@@ -95,13 +95,19 @@ class Federation:
 
     def pooled(self, folders: Iterable[Path], labels: Sequence[str]) -> Tensor:
         """Return the ridge classifier of all images in some folders, (64, C)."""
+        return solve_ridge(self.statistics(folders, labels), LAM)
+
+    def statistics(
+        self, folders: Iterable[Path], labels: Sequence[str]
+    ) -> RidgeStatistics:
+        """Return the statistics of all images in some folders."""
         rows, y = [], []
         for folder in folders:
             for path in sorted(folder.rglob("*.png")):
                 rows.append(np.asarray(Image.open(path)).reshape(-1) / np.float32(255))
                 y.append(labels.index(path.parent.name))
         Z = torch.tensor(np.array(rows, dtype=np.float32))
-        return solve_ridge(RidgeStatistics.of(Z, torch.tensor(y), len(labels)), LAM)
+        return RidgeStatistics.of(Z, torch.tensor(y), len(labels))
 
     def assert_pooled(self, outcome: Outcome, clients: Iterable[str] = ALL) -> None:
         """Check that a run's classifier is that of some clients' pooled images."""

@@ -99,6 +99,8 @@ class Outcome:
 def assert_same_model(one: SavedModel, other: SavedModel) -> None:
     """Compare two saved models bit for bit."""
     assert torch.equal(one.W, other.W)
+    biases = [each.classifier.bias for each in (one, other)]
+    assert biases == [None, None] or torch.equal(*biases)  # type: ignore[arg-type]
     assert one.backbone_arrays.keys() == other.backbone_arrays.keys()
     for name, value in one.backbone_arrays.items():
         assert torch.equal(value, other.backbone_arrays[name]), name

@@ -11,12 +11,14 @@ import pytest
 import torch
 
 from fed3r_app.cli import main as fed3r
+from fed3r_app.core import solve_lda
 from fed3r_app.errors import RunError
 from fed3r_app.runs.contributions import contribution_path, save_contribution
 from fed3r_app.runs.model_file import load_model, save_model
 from fed3r_app.runs.snapshots import save_snapshot
 from fed3r_app.wire import pack_statistics
 from tests.harness.nodes import ALL, LABELS, Federation, at_first
+from tests.harness.pixels import LAM, assert_close
 from tests.harness.runs import Outcome
 
 
@@ -145,6 +147,27 @@ def test_replacing_is_forgetting_and_adding_in_one(federation: Federation) -> No
     assert audit(directory) == 0
     assert fed3r(["forget", str(directory), "clinic-c"]) == 0
     assert_model_of(federation, directory, without("clinic-c"))
+
+
+def test_the_method_that_a_run_was_solved_with_later_stays(
+    federation: Federation,
+) -> None:
+    directory = federation.run(ALL, keep_contributions=True).directory
+    assert fed3r(["solve", str(directory), "--method", "lda"]) == 0
+    federation.add_images(federation.folder("clinic-c"), ["owl", "cat"], seed=1)
+    resume(federation, ALL, replace="clinic-c")
+    assert fed3r(["forget", str(directory), "clinic-b"]) == 0
+    model = Outcome(directory).model
+    assert model.method == Outcome(directory).summary["method"] == "lda"
+    folders = [federation.folder(client) for client in without("clinic-b")]
+    W, bias = solve_lda(federation.statistics(folders, LABELS), LAM)
+    assert_close(model.W, W)
+    assert model.classifier.bias is not None
+    assert_close(model.classifier.bias, bias)
+    assert audit(directory) == 0
+    model.classifier.bias[0] += 1e-3
+    save_model(directory / "model.safetensors", model)
+    assert audit(directory) == 1
 
 
 def test_what_was_not_kept_can_not_be_replaced(federation: Federation) -> None:

@@ -110,6 +110,19 @@ def test_what_is_missing_is_listed_and_long_lists_are_cut() -> None:
     assert "status           partial" in table
 
 
+def test_heads_are_said_to_be_a_comparison_and_no_choice() -> None:
+    heads = {"fed3r": 0.746, "fedncm": 0.764, "lda": 0.781}
+    (line,) = [
+        line
+        for line in summary_table({**SUMMARY, "heads": heads}).splitlines()
+        if "fedncm" in line
+    ]
+    assert line == (
+        "methods in closed form  fed3r 74.6 %, fedncm 76.4 %, lda 78.1 % on the test "
+        "images; for comparison, chosen by none of them"
+    )
+
+
 @pytest.mark.parametrize("rounds", [1, 4, 300])
 def test_the_picture_is_a_png_with_ink_in_all_three_panels(
     tmp_path: Path, rounds: Any

@@ -1,6 +1,6 @@
 """A head that is registered is all a new method needs, through the whole app.
 
-The head has a bias, which none of the app's own has.
+The head has a bias, and works with random features, too.
 """
 
 from pathlib import Path
@@ -73,6 +73,7 @@ def test_w_and_bias_are_those_of_the_pooled_statistics(
 
 def test_a_saved_run_is_solved_anew_with_its_bias(run: AppRuns) -> None:
     outcome = run(5)
+    assert outcome.summary["heads"]["nearest-mean"] == outcome.summary["accuracy"]
     (outcome.directory / "model.safetensors").unlink()
     assert cli.main(["solve", str(outcome.directory)]) == 0
     assert_pooled(outcome)
@@ -111,5 +112,6 @@ def test_a_whole_network_is_tuned_from_it_and_probed(
 
 
 def test_a_name_that_is_not_registered_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match="one of fed3r, fed3r-rf, fedncm, none, got"):
+    names = "fed3r, fed3r-rf, fedncm, lda, none"
+    with pytest.raises(ValueError, match=f"one of {names}, got 'nearest-mean'"):
         Config.from_run_config({"method": "nearest-mean"})

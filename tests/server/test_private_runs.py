@@ -66,6 +66,8 @@ def test_the_summary_states_the_privacy(run: Any) -> None:
     }
     sigma = said["differential_privacy"]["sigma"]
     assert said["ridge_lambda"] == pytest.approx(sigma * (2 * 64) ** 0.5)
+    assert said["heads"].keys() == {"fed3r", "fedncm"}  # of the release, as all here
+    assert said["heads"]["fed3r"] == said["accuracy"]
 
 
 def test_what_is_written_down_is_the_release_and_no_more(run: Any) -> None:
@@ -149,6 +151,7 @@ def test_with_hardly_any_noise_it_is_the_plain_solution(
     ("settings", "match"),
     [
         ({"upload": "factor"}, "upload must be 'dense' with dp-epsilon, got 'factor'"),
+        ({"method": "lda"}, "got 'lda': noise would make its covariance indefinite"),
         ({"upload-dtype": "float32"}, "upload-dtype must be 'float64'"),
         ({"rf-sigma": "auto", "method": "fed3r-rf"}, "rf-sigma must be a number"),
         ({"temperature": "auto"}, "temperature must be a number with dp-epsilon"),
@@ -181,5 +184,13 @@ def test_a_saved_release_can_be_solved_and_audited_but_not_changed(
     # Auto is the size of the noise here, too.
     torch.testing.assert_close(outcome.weights, W)
     assert cli.main(["audit", str(outcome.directory)]) == 0
+    lam, heads = outcome.summary["ridge_lambda"], outcome.summary["heads"]
+    assert cli.main(["solve", str(outcome.directory), "--method", "lda"]) == 1
+    assert "make its covariance indefinite" in capsys.readouterr().err
+    # The heads are those with the lambda of the noise, whichever is solved.
+    assert cli.main(["solve", str(outcome.directory), "--method", "fedncm"]) == 0
+    assert outcome.summary["heads"] == pytest.approx(heads)
+    assert cli.main(["solve", str(outcome.directory), "--method", "fed3r"]) == 0
+    assert outcome.summary["ridge_lambda"] == pytest.approx(lam)
     assert cli.main(["forget", str(outcome.directory), "3"]) != 0
     assert "without differential privacy" in capsys.readouterr().err

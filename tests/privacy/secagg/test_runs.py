@@ -12,13 +12,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from fed3r_app import cli
 from fed3r_app.client_app import app as client_app
-from fed3r_app.core import FeatureMap, class_means
+from fed3r_app.core import FeatureMap, class_means, solve_lda
 from fed3r_app.errors import RunError
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.privacy.secagg import IntegerStatistics
 from fed3r_app.runs.snapshots import save_snapshot
 from fed3r_app.wire import secagg as secure
-from tests.harness.pixels import assert_plain, rounded_statistics
+from tests.harness.pixels import LAM, assert_plain, rounded_statistics
 from tests.harness.runs import AppRuns
 
 STAGES = ("query.keys", "query.share", "query.masked", "query.unmask")
@@ -181,11 +181,17 @@ def test_random_features_send_cosines(run: AppRuns) -> None:
     assert outcome.summary["accuracy"] > 0.9
 
 
-def test_class_means_and_an_intercept_work_too(run: AppRuns) -> None:
+def test_other_heads_and_an_intercept_work_too(run: AppRuns) -> None:
     outcome = run(8, method="fedncm")
     expected = rounded_statistics(range(8), 8)
     assert torch.equal(outcome.statistics.b, expected.b)
     assert torch.equal(outcome.weights, class_means(expected))
+    assert outcome.summary["heads"].keys() == {"fed3r", "fedncm", "lda"}
+    outcome = run(8, method="lda", run_name="discriminant")
+    W, bias = solve_lda(expected, LAM)
+    assert torch.equal(outcome.weights, W)
+    assert outcome.model.classifier.bias is not None
+    assert torch.equal(outcome.model.classifier.bias, bias)
     outcome = run(8, fit_intercept=True, run_name="intercept")
     expected = rounded_statistics(range(8), 8, FeatureMap(64, intercept=True))
     assert torch.equal(outcome.statistics.A, expected.A)
