@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fed3r_app.core.consistency import InconsistentStatistics, check_contribution
     from fed3r_app.core.factors import FactorBuilder, StatisticsFactor
     from fed3r_app.core.feature_map import FeatureMap, Limits
-    from fed3r_app.core.gcv import select_lambda
+    from fed3r_app.core.gcv import Penalty, select_lambda, select_penalty
     from fed3r_app.core.heads import (
         HEADS,
         Classifier,
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         solve_lda,
         solve_ridge,
     )
+    from fed3r_app.core.leave_one_out import LeaveOneOut
     from fed3r_app.core.metrics import METRICS, Metrics
     from fed3r_app.core.random_features import FeatureMoments, RandomFeatures
     from fed3r_app.core.running_sum import RunningSum
@@ -55,8 +56,10 @@ __all__ = [
     "Head",
     "HeadOptions",
     "InconsistentStatistics",
+    "LeaveOneOut",
     "Limits",
     "Metrics",
+    "Penalty",
     "RandomFeatures",
     "RidgeStatistics",
     "RunningSum",
@@ -66,12 +69,16 @@ __all__ = [
     "count_correct",
     "predict",
     "select_lambda",
+    "select_penalty",
     "solve_head",
     "solve_lda",
     "solve_ridge",
 ]
 
 # What needs no SciPy comes first.
-_LIGHT = ("statistics", "metrics", "heads", "random_features", "feature_map")
+_LIGHT = (
+    *("statistics", "metrics", "heads", "leave_one_out"),
+    *("random_features", "feature_map"),
+)
 _MODULES = (*_LIGHT, "running_sum", "consistency", "factors", "gcv")
 __getattr__ = partial(find_name, __name__, _MODULES)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +27,20 @@ _LOWEST, _HIGHEST = 1e-8, 1e2
 _GRID = 101
 
 
+class Penalty(NamedTuple):
+    """The best penalty, and its error by generalised cross-validation."""
+
+    lam: float
+    error: float  # estimates the squared error of one-hot predictions, per sample
+
+
 def select_lambda(stats: RidgeStatistics) -> float:
-    """Return the lam that minimises the generalised cross-validation error.
+    """Return the lam that minimises the generalised cross-validation error."""
+    return select_penalty(stats).lam
+
+
+def select_penalty(stats: RidgeStatistics) -> Penalty:
+    """Return the lam that minimises the generalised cross-validation error, and that.
 
     GCV(lam) = n RSS / (n - df)^2, with the residual sum of squares and the degrees
     of freedom of the ridge solution, searched on [1e-8, 1e2] times the largest
@@ -70,12 +83,13 @@ def gcv_error(lam: Tensor, w: Tensor, B2: Tensor, n: int) -> Tensor:
     return n * rss / residual_freedom.square()
 
 
-def minimise_gcv(w: Tensor, B2: Tensor, n: int, largest: float) -> float:
+def minimise_gcv(w: Tensor, B2: Tensor, n: int, largest: float) -> Penalty:
     """Return the best penalty of a coarse grid, refined around its minimum."""
     low, high = math.log(_LOWEST * largest), math.log(_HIGHEST * largest)
     for refined in (False, True):
         logs = torch.linspace(low, high, _GRID, dtype=torch.float64, device=w.device)
-        best = int(gcv_error(logs.exp(), w, B2, n).argmin())
+        errors = gcv_error(logs.exp(), w, B2, n)
+        best = int(errors.argmin())
         if not refined and best in (0, _GRID - 1):
             warnings.warn(
                 f"ridge-lambda = 'auto' chose {math.exp(float(logs[best])):.3g}, an "
@@ -83,7 +97,7 @@ def minimise_gcv(w: Tensor, B2: Tensor, n: int, largest: float) -> float:
                 stacklevel=3,
             )
         low, high = float(logs[max(best - 1, 0)]), float(logs[min(best + 1, _GRID - 1)])
-    return math.exp(float(logs[best]))
+    return Penalty(math.exp(float(logs[best])), float(errors[best]))
 
 
 def spectrum(stats: RidgeStatistics) -> tuple[Tensor, Tensor]:

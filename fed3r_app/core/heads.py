@@ -76,6 +76,7 @@ class Head(NamedTuple):
     solve: Callable[[RidgeStatistics, HeadOptions], tuple[Tensor, Tensor | None]]
     uses_lambda: bool = False
     needs_A: bool = True  # else b alone would do, by the paper's count of bytes
+    is_ridge: bool = False  # linear in the labels: an image can be left out of it
 
 
 def solve_head(name: str, stats: RidgeStatistics, options: HeadOptions) -> Classifier:
@@ -244,7 +245,7 @@ def _class_means(stats: RidgeStatistics, options: HeadOptions) -> tuple[Tensor, 
 
 
 HEADS = {
-    "ridge": Head(_ridge, uses_lambda=True),
+    "ridge": Head(_ridge, uses_lambda=True, is_ridge=True),
     "class-means": Head(_class_means, needs_A=False),
     "lda": Head(_lda, uses_lambda=True),
 }

@@ -52,7 +52,7 @@ def select_dual_lambda(K: Tensor, y: Tensor, num_classes: int) -> float:
     kept = w > len(K) * torch.finfo(torch.float64).eps * largest
     # A = Z'Z has the eigenvalues w of K = ZZ' = V diag(w) V', and U'b = sqrt(w) V'Y.
     B2 = w * projected
-    return minimise_gcv(w[kept], B2[kept], int(kept.sum()), largest)
+    return minimise_gcv(w[kept], B2[kept], int(kept.sum()), largest).lam
 
 
 def _as_statistics(K: Tensor, y: Tensor, num_classes: int) -> RidgeStatistics:
