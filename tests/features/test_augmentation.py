@@ -9,7 +9,8 @@ import torch
 from PIL import Image
 
 from fed3r_app.data.images import FileImages
-from fed3r_app.features.preprocessing import Preprocess, _random_box
+from fed3r_app.data.reading import V0_1_READING, Reading
+from fed3r_app.features.preprocessing import Preprocess, _random_box, _random_square
 from fed3r_app.training.sgd import ImageBatches
 from tests.harness.spies import spy
 
@@ -65,6 +66,34 @@ def test_boxes_lie_inside_and_cover_8_to_100_percent(size: Any) -> None:
     if size == (8, 8):  # a square has room for every ratio up to about 3/4 of it
         assert min(shares) >= 0.08 - 1e-9
         assert 0.4 < np.mean(shares) < 0.6
+
+
+@pytest.mark.parametrize("size", [(40, 30), (8, 8), (300, 20), (1, 1)])
+@pytest.mark.parametrize("shown", [1.0, 224 / 256])
+def test_small_crops_are_squares_within_what_is_shown(size: Any, shown: float) -> None:
+    random = np.random.default_rng(0)
+    whole, shares, lefts = min(size) * shown, [], []
+    for _ in range(500):
+        left, top, right, bottom = _random_square(size, shown, random)
+        assert right - left == pytest.approx(bottom - top)
+        assert (size[0] - whole) / 2 <= left < right <= (size[0] + whole) / 2 + 1e-9
+        assert (size[1] - whole) / 2 <= top < bottom <= (size[1] + whole) / 2 + 1e-9
+        shares.append((right - left) / whole)
+        lefts.append(left)
+    assert 0.8 <= min(shares) < 0.82 and 0.98 < max(shares) <= 1
+    assert np.std(lefts) > 0.01 * whole
+
+
+def test_crops_of_the_first_recipe_stay_as_they_were() -> None:
+    first = Preprocess(SIZE, SIZE, reading=Reading(V0_1_READING))
+    image, boxes = ramp(), np.random.default_rng(5)
+    got = first.random_pixels(image, np.random.default_rng(5))
+    box = _random_box(image.size, boxes)
+    expected = np.asarray(
+        image.resize((SIZE, SIZE), Image.Resampling.BILINEAR, box=box)
+    )
+    mirrored = boxes.random() < 0.5
+    assert np.array_equal(got, expected[:, ::-1] if mirrored else expected)
 
 
 @pytest.fixture
