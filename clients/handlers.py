@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -26,13 +27,17 @@ from fed3r_app.wire import (
     add_parity,
     keep_names,
     name_arrays,
+    pack_fit,
     pack_hello,
-    pack_losses,
     read_feature_map,
+    read_leave_one_out,
     read_temperatures,
     unpack_arrays,
     unpack_classifier,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 app = ClientApp()
 
@@ -77,9 +82,8 @@ def evaluate(message: Message, context: Context) -> Message:
     On its test images where the request says so. A record of a fine-tuned backbone
     may stand beside the classifier.
     """
-    tuned = unpack_arrays(message.content.array_records.get(BACKBONE, ArrayRecord()))
     config = _config(message)
-    node = Node(context, config, tuned)
+    node = Node(context, config, _tuned(message))
     test = bool(config.get(ON_TEST_IMAGES, False))
     client = _statistics_client(node, read_feature_map(config), test=test)
     return bridge.evaluate(client, message)
@@ -88,12 +92,17 @@ def evaluate(message: Message, context: Context) -> Message:
 @app.query("temperature")
 @bridge.reply_with_errors
 def temperature(message: Message, context: Context) -> Message:
-    """Reply with the loss of a classifier at each of some temperatures."""
-    node = Node(context, _config(message))
-    client = _statistics_client(node, read_feature_map(_config(message)))
+    """Reply with how a classifier fits this client's images, at some temperatures.
+
+    A fine-tuned backbone may stand beside the classifier.
+    """
+    config = _config(message)
+    node = Node(context, config, _tuned(message))
+    client = _statistics_client(node, read_feature_map(config))
     classifier = unpack_classifier(_arrays(message).to_numpy_ndarrays())
-    losses = client.losses(classifier, read_temperatures(_config(message)))
-    return Message(pack_losses(losses), reply_to=message)
+    left_out = read_leave_one_out(config)
+    fit = client.fit_of(classifier, read_temperatures(config), left_out)
+    return Message(pack_fit(fit), reply_to=message)
 
 
 @app.train()
@@ -165,6 +174,11 @@ def _statistics_client(
 
 def _config(message: Message) -> ConfigRecord:
     return message.content.config_records["config"]
+
+
+def _tuned(message: Message) -> dict[str, Tensor]:
+    """Return the fine-tuned backbone in a message; {} for the pretrained one."""
+    return unpack_arrays(message.content.array_records.get(BACKBONE, ArrayRecord()))
 
 
 def _arrays(message: Message) -> ArrayRecord:

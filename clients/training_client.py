@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -12,7 +13,8 @@ from flwr.common import NDArrays, Scalar
 from torch import Tensor
 
 from fed3r_app.training.model import SoftmaxModel, load_arrays
-from fed3r_app.training.sgd import ReadBatch, TrainingSettings, train
+from fed3r_app.training.sgd import ReadBatch, TrainingSettings, measure, train
+from fed3r_app.wire import RECEIVED_CORRECT, RECEIVED_LOSS
 
 Named = dict[str, Tensor]
 
@@ -57,6 +59,9 @@ class TrainingClient(NumPyClient):
         The arrays that train, in the order in which ``fit`` takes and returns them.
     read_batch, labels, settings
         The client's images or features, and how to train; see ``train``.
+    read_unchanged : callable or None
+        The same images, not augmented: where it is given, ``fit`` also says how the
+        model that it is given fits them.
     seed : sequence of int
         Of the order of the images; another one for every client and round.
     control : ControlVariates or None
@@ -70,6 +75,7 @@ class TrainingClient(NumPyClient):
     settings: TrainingSettings
     seed: Sequence[int]
     control: ControlVariates | None = None
+    read_unchanged: ReadBatch | None = None
     control_change: Named | None = field(default=None, init=False)
 
     def fit(
@@ -81,6 +87,13 @@ class TrainingClient(NumPyClient):
         load_arrays(self.model, start)
         places = dict(self.model.named_parameters())
         trained = {name: places[name] for name in self.names}
+        metrics: dict[str, Scalar] = {}
+        if self.read_unchanged is not None:
+            received = self.model, self.read_unchanged, self.labels, self.settings
+            loss, correct = measure(*received)
+            metrics = {RECEIVED_LOSS: loss, RECEIVED_CORRECT: correct}
+            if not math.isfinite(loss):  # nothing can be learned from there
+                return parameters, len(self.labels), {"train-loss": loss, **metrics}
         outcome = train(
             self.model,
             trained,
@@ -96,7 +109,7 @@ class TrainingClient(NumPyClient):
                 f"Weights became infinite with lr = {self.settings.lr:g}. Lower lr."
             )
         arrays = [end[name].numpy().copy() for name in self.names]
-        metrics: dict[str, Scalar] = {"train-loss": outcome.loss}
+        metrics["train-loss"] = outcome.loss
         if self.control:
             moved = {name: start[name] - end[name] for name in end}
             steps, lr = outcome.steps, self.settings.lr

@@ -18,7 +18,7 @@ from fed3r_app.training.model import (
     load_arrays,
     trainable_copy,
 )
-from fed3r_app.training.sgd import ReadBatch, TrainingSettings
+from fed3r_app.training.sgd import ImageBatches, ReadBatch, TrainingSettings
 from fed3r_app.wire import (
     CONTROL,
     FIXED,
@@ -99,6 +99,11 @@ class TrainingNode:
     def _make_client(self) -> TrainingClient:
         node, request = self._node, self._request
         read_batch, labels = self._samples()
+        unchanged = None
+        if request.report_fit:
+            unchanged = read_batch
+            if isinstance(read_batch, ImageBatches):
+                unchanged = read_batch.unchanged()
         return TrainingClient(
             self._model,
             list(self._content.array_records["arrays"]),
@@ -110,10 +115,13 @@ class TrainingNode:
                 lr=request.lr,
                 weight_decay=node.config.weight_decay,
                 temperature=request.temperature,
+                clip_norm=node.config.clip_norm,
+                local_prior=node.config.uses_local_prior,
                 train_batch_norm=self._follows_batches,
             ),
             seed=self._seed(),
             control=self._control,
+            read_unchanged=unchanged,
         )
 
     def _samples(self) -> tuple[ReadBatch, Tensor]:
@@ -123,7 +131,8 @@ class TrainingNode:
             chunks = [(Z.float(), y) for Z, y in node.local_data().chunks(feature_map)]
             features = torch.cat([Z for Z, _ in chunks]).to(node.device)
             return features.__getitem__, torch.cat([y for _, y in chunks])
-        augment = np.random.default_rng(self._seed()) if node.config.augment else None
+        augments = node.config.augments
+        augment = np.random.default_rng(self._seed()) if augments else None
         read_batch, labels = node.image_batches(augment)
         return read_batch, torch.from_numpy(labels)
 

@@ -15,13 +15,18 @@ from strategies.messaging import (
     same_request,
     stream_replies,
 )
-from strategies.optimizers import make_optimizer, optimizer_state, restore_optimizer
+from strategies.optimizers import (
+    make_optimizer,
+    move_model,
+    optimizer_state,
+    restore_optimizer,
+)
 from strategies.sampling import CohortSampler
 from strategies.scaffold import Scaffold
 from strategies.secagg import SecureAggregation
 from strategies.secagg_sampling import GroupSampler
 from strategies.solver import HeadSolver
-from strategies.training_rounds import TrainedRound, TrainingRounds
+from strategies.training_rounds import DivergedError, TrainedRound, TrainingRounds
 
 __all__ = [
     "IN_FLIGHT",
@@ -29,6 +34,7 @@ __all__ = [
     "ClientDiscovery",
     "ClientRegistry",
     "CohortSampler",
+    "DivergedError",
     "Fed3R",
     "FedNCM",
     "GroupSampler",
@@ -41,6 +47,7 @@ __all__ = [
     "TrainingRounds",
     "evaluate_on_clients",
     "make_optimizer",
+    "move_model",
     "natural_key",
     "optimizer_state",
     "printable",

@@ -29,6 +29,12 @@ def make_optimizer(
     )
 
 
+def move_model(optimizer: FedAvg, arrays: ArrayRecord) -> None:
+    """Tell an optimiser that the model is elsewhere now; its momentum goes on."""
+    if isinstance(optimizer, FedAvgM):
+        optimizer.current_arrays = arrays
+
+
 def optimizer_state(optimizer: FedAvg) -> dict[str, NDArray]:
     """Return what an optimiser carries from round to round, by name."""
     if isinstance(optimizer, Scaffold):

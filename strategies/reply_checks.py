@@ -10,7 +10,14 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord
 from numpy.typing import NDArray
 
-from fed3r_app.wire import FIXED, RecordError, read_array
+from fed3r_app.core import Metrics
+from fed3r_app.wire import (
+    FIXED,
+    RECEIVED_CORRECT,
+    RECEIVED_LOSS,
+    RecordError,
+    read_array,
+)
 
 # record -> array -> dtype and shape
 Layout = dict[str, dict[str, tuple[str, tuple[int, ...]]]]
@@ -40,7 +47,27 @@ def _metrics_problem(metrics: MetricRecord) -> str | None:
         return "it has no images"
     if type(loss) not in (int, float) or not math.isfinite(read_number(metrics, LOSS)):
         return f"its {LOSS} must be a finite number, got {loss!r}"
+    correct = metrics.get(RECEIVED_CORRECT, 0)
+    if type(correct) is not int or not 0 <= correct <= count:
+        return f"its {RECEIVED_CORRECT} must be 0 to {count}, got {correct!r}"
     return None
+
+
+def has_diverged(reply: Message) -> bool:
+    """Return whether a client says that the model it received has no finite loss."""
+    for metrics in reply.content.metric_records.values():
+        loss = metrics.get(RECEIVED_LOSS)
+        if type(loss) is float and not math.isfinite(loss):
+            return True
+    return False
+
+
+def received_fit(reply: Message) -> Metrics | None:
+    """Return what the received model gets right on the client's training images."""
+    metrics = reply.content.metric_records[METRICS]
+    if RECEIVED_CORRECT not in metrics:
+        return None
+    return Metrics(int(read_number(metrics, RECEIVED_CORRECT)), num_examples(reply))
 
 
 def _arrays_problem(records: Mapping[str, ArrayRecord], expected: Layout) -> str | None:

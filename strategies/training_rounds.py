@@ -8,7 +8,7 @@ are averaged apart, and a round without a valid reply is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from logging import WARNING
 from types import SimpleNamespace
@@ -21,6 +21,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
+from fed3r_app.core import Metrics
 from fed3r_app.errors import RunError
 from fed3r_app.wire import FIXED, RUNNING, count_bytes
 from strategies.discovery import ClientRegistry
@@ -32,9 +33,11 @@ from strategies.reply_checks import (
     Layout,
     expected_layout,
     find_problem,
+    has_diverged,
     keep_averaged_metrics,
     num_examples,
     read_number,
+    received_fit,
 )
 
 
@@ -48,6 +51,12 @@ class TrainedRound:
     clients: int
     num_samples: int
     traffic: Traffic
+    # What the model that was sent gets right on the training images of each client.
+    received: Mapping[str, Metrics] = field(default_factory=dict)
+
+
+class DivergedError(RunError):
+    """A round in which the model that was sent had no finite loss at any client."""
 
 
 @dataclass(eq=False)
@@ -79,6 +88,13 @@ class TrainingRounds:
     _have_fixed: set[int] = field(default_factory=set, init=False)
     _have_trained: set[int] = field(default_factory=set, init=False)
     _failures: dict[str, str] = field(default_factory=dict, init=False)
+    _received: dict[str, Metrics] = field(default_factory=dict, init=False)
+    _diverged: bool = field(default=False, init=False)
+
+    def fix(self, arrays: ArrayRecord) -> None:
+        """Have other arrays stay as they are from now on: all clients need them."""
+        self.fixed = arrays
+        self._have_fixed.clear()
 
     def cohort(self, number: int) -> list[str]:
         """Return the clients of a round."""
@@ -98,6 +114,7 @@ class TrainingRounds:
     ) -> TrainedRound:
         """Train one round; raise RunError if no reply was valid."""
         cohort, self._failures = self.cohort(number), {}
+        self._received, self._diverged = {}, False
         nodes = self._nodes_of(cohort)
         if not nodes:
             raise self._all_failed(number, cohort)
@@ -124,6 +141,7 @@ class TrainingRounds:
             clients=len(good),
             num_samples=sum(num_examples(reply) for reply in good),
             traffic=traffic,
+            received=self._received,
         )
 
     def _nodes_of(self, cohort: Sequence[str]) -> dict[int, str]:
@@ -136,7 +154,7 @@ class TrainingRounds:
 
     def _all_failed(self, number: int, cohort: Sequence[str]) -> RunError:
         reason = next(iter(self._failures.values()))
-        return RunError(
+        return (DivergedError if self._diverged else RunError)(
             f"All {len(cohort)} clients of round {number} failed; one said: {reason}"
         )
 
@@ -172,9 +190,12 @@ class TrainingRounds:
             traffic.up += count_bytes(reply.content)
             self._have_fixed.add(node)
             if problem := find_problem(reply, expected):
+                self._diverged |= has_diverged(reply)
                 self._fail(nodes[node], problem)
             else:
                 good[node] = reply
+                if fit := received_fit(reply):
+                    self._received[nodes[node]] = fit
                 self._warn_of_lost_state(node, nodes[node], reply)
                 keep_averaged_metrics(reply)
         for node, client in nodes.items():

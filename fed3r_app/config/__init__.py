@@ -117,6 +117,10 @@ def _dataset(key: str, value: Value) -> str:
 
 Text = Annotated[str, _text]
 Flag = Annotated[bool, _must_be("true or false", lambda value: isinstance(value, bool))]
+AutoOrFlag = Annotated[
+    bool | Literal["auto"],
+    _must_be("true or false", lambda value: isinstance(value, bool), auto=True),
+]
 Count = Annotated[int, _at_least(0)]
 AutoOrCount = Annotated[int | Literal["auto"], _at_least(0, auto=True)]
 Share = Annotated[float, _number("a number >= 0 and < 1", lambda x: 0 <= x < 1)]
@@ -185,16 +189,20 @@ class Config:
     optimizer: Annotated[str, _one_of("fedavg", "fedavgm", "scaffold")] = "fedavg"
     rounds: Annotated[int, _at_least(1)] = 10
     local_epochs: Annotated[int, _at_least(1)] = 1
-    batch_size: Annotated[int, _at_least(1)] = 50
+    batch_size: Annotated[int, _at_least(1)] = 16
     lr: AutoOrPositive = "auto"
     weight_decay: NotNegative = 4e-5
     server_lr: Positive = 1.0
     server_momentum: AutoOrNotNegative = "auto"
-    temperature: AutoOrPositive = 0.1
+    clip_norm: NotNegative = 1.0
+    local_prior: AutoOrFlag = "auto"
+    temperature: AutoOrPositive = "auto"
     batch_norm: Annotated[str, _one_of("frozen", "train")] = "frozen"
-    augment: Flag = False
+    augment: AutoOrFlag = "auto"
+    guard: Flag = True
     probe: Flag = False
-    refit: Flag = False
+    refit: AutoOrFlag = "auto"
+    refit_every: Count = 0
 
     seed: Count = 0
     device: Text = "auto"
@@ -240,6 +248,27 @@ class Config:
         if self.image_size == "auto" or not self.image_size:
             return dataset_traits(self.dataset).image_size
         return self.image_size
+
+    @property
+    def uses_local_prior(self) -> bool:
+        """Whether clients train with their own class frequencies in the loss."""
+        return self.local_prior is True or self.local_prior == "auto"
+
+    @property
+    def augments(self) -> bool:
+        """Whether clients train on random crops and mirrorings."""
+        is_safe = dataset_traits(self.dataset).augments and self.moves_backbone
+        return is_safe if self.augment == "auto" else self.augment
+
+    @property
+    def moves_backbone(self) -> bool:
+        """Whether fine-tuning trains the backbone."""
+        return self.finetune in ("full", "feat")
+
+    @property
+    def refits(self) -> bool:
+        """Whether Fed3R's classifier of the fine-tuned features may be the model."""
+        return self.finetune == "feat" if self.refit == "auto" else self.refit
 
     @property
     def per_round(self) -> int:

@@ -125,7 +125,6 @@ def _secure(c: Config) -> Iterator[Rule]:
 
 
 def _fine_tuning(c: Config) -> Iterator[Rule]:
-    moves_backbone = c.finetune in ("full", "feat")
     if c.method == "none":
         given, reason = "with method = 'none'", "a random classifier has to be trained"
         yield Rule("finetune", ("full", "lp"), given, reason, "be full or lp")
@@ -135,20 +134,25 @@ def _fine_tuning(c: Config) -> Iterator[Rule]:
         reason = "random features are those of a fixed backbone"
         given, must = "with method = {method}", "be none or lp"
         yield Rule("finetune", ("none", "lp"), given, reason, must)
-    if not moves_backbone:
+    if not c.moves_backbone:
         given, reason = (
             "unless finetune = 'full' or 'feat'",
             "the features stay the same",
         )
-        for key in ("probe", "refit"):
-            yield Rule(key, (False,), given, reason, got="finetune = {finetune}")
+        got = "finetune = {finetune}"
+        for key, allowed in (
+            ("probe", (False,)),
+            ("refit", ("auto", False)),
+            ("refit-every", (0,)),
+        ):
+            yield Rule(key, allowed, given, reason, got=got)
     if c.backbone in ("pixels", "none"):
         given, reason = "with backbone = {backbone}", "there are no weights to train"
         yield Rule("finetune", ("none", "lp"), given, reason, "be none or lp")
-    if not (moves_backbone and dataset_traits(c.dataset).may_mirror):
+    if not (c.moves_backbone and dataset_traits(c.dataset).may_mirror):
         given = "unless finetune = 'full' or 'feat' on images that may be mirrored"
         got = "dataset = {dataset}, finetune = {finetune}"
-        yield Rule("augment", (False,), given, got=got)
+        yield Rule("augment", ("auto", False), given, got=got)
     if c.optimizer != "fedavgm":
         given, must = "unless optimizer = 'fedavgm'", "be auto or 0"
         got = "{server-momentum} with {optimizer}"
@@ -194,10 +198,6 @@ def _private(c: Config) -> Iterator[Rule]:
     else:
         reason = "a single client's share of the noise hides nothing"
         yield Rule("privacy", (SECAGG,), given, reason)
-    for key, is_auto in (
-        ("rf-sigma", _measures_sigma(c)),
-        ("temperature", c.temperature == "auto"),
-    ):
-        if is_auto:
-            reason = "measuring it would be another release"
-            yield Rule(key, (), given, reason, "be a number")
+    if _measures_sigma(c):
+        reason = "measuring it would be another release"
+        yield Rule("rf-sigma", (), given, reason, "be a number")

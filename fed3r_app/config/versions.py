@@ -11,5 +11,12 @@ from fed3r_app.config import DEFAULTS, Value
 OTHER_IN_V0_1: dict[str, Value] = {
     **{"test-share": 0.0, "max-unreadable": 0.0},
     **{"image-size": 96, "intensity": "range"},
+    **{"clip-norm": 0.0, "local-prior": False, "temperature": 0.1, "augment": False},
+    **{"guard": False, "refit": False, "refit-every": 0, "batch-size": 50},
+}
+# What ``lr = "auto"`` was: after a closed-form start, and after a random one.
+LR_V0_1 = {
+    **{("closed form", "lp"): 1e-3, ("closed form", "feat"): 1e-5},
+    **{("closed form", "full"): 1e-5, ("random", "lp"): 0.1, ("random", "full"): 1e-3},
 }
 CONFIG_V0_1: dict[str, Value] = {**DEFAULTS, **OTHER_IN_V0_1}

@@ -23,6 +23,8 @@ class Traits:
     load: Callable[[str, str], DataSet]  # from name and data-path
     needs_path: bool = True  # read from files that the user has below data-path
     may_mirror: bool = True  # a mirrored image is still of its class
+    # Known to be so: ``augment = "auto"`` mirrors. Left and right matter in an X-ray.
+    augments: bool = False
     gives_features: bool = False  # the samples are features, not images
     of_nodes: bool = False  # the images are the nodes' own
     may_hold_out: bool = False  # there may be no test set: `test-share` makes one
@@ -40,11 +42,13 @@ _TRAITS: dict[str, Traits] = {
             image_size=96,
         ),
     ),
-    "grocery": Traits(lambda _name, _path: load_grocery(), needs_path=False),
-    "cifar10": Traits(load_cifar),
-    "cifar100": Traits(load_cifar),
+    "grocery": Traits(
+        lambda _name, _path: load_grocery(), needs_path=False, augments=True
+    ),
+    "cifar10": Traits(load_cifar, augments=True),
+    "cifar100": Traits(load_cifar, augments=True),
     "imagefolder": Traits(load_imagefolder, may_hold_out=True),
-    **dict.fromkeys(FEDERATION_NAMES, Traits(load_published)),
+    **dict.fromkeys(FEDERATION_NAMES, Traits(load_published, augments=True)),
     LOCAL: Traits(
         lambda _name, data_path: load_local(data_path),
         of_nodes=True,

@@ -30,6 +30,7 @@ _V0_1 = 1
 _CONFIGS = {_V0_1: CONFIG_V0_1}
 # Keys of the settings that a resumed run must share, and that 0.1 did not write.
 _SETTINGS_V0_1 = {"recipe": V0_1_READING, "test-share": 0.0}
+_TRAINING_V0_1 = ("clip-norm", "local-prior", "refit-every")
 
 
 def header(kind: str) -> dict[str, object]:
@@ -71,8 +72,14 @@ def upgrade_recipe(values: Mapping[str, Any]) -> int:
 
 
 def upgrade_settings(about: dict[str, Any]) -> dict[str, Any]:
-    """Return what 0.1 says about statistics or a checkpoint, with all settings."""
+    """Return what 0.1 says about statistics, with all settings."""
     return about | {"settings": _SETTINGS_V0_1 | about["settings"]}
+
+
+def upgrade_checkpoint(about: dict[str, Any]) -> dict[str, Any]:
+    """Return what 0.1 says about a checkpoint, with all settings."""
+    training = {key: CONFIG_V0_1[key] for key in _TRAINING_V0_1}
+    return upgrade_settings(about | {"settings": training | about["settings"]})
 
 
 def upgrade_model(about: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,12 @@ from torch import Tensor
 from fed3r_app.core import RidgeStatistics
 from fed3r_app.core.statistics import mirror_upper, pack_upper, unpack_upper
 from fed3r_app.files.tensors import read_tensors, write_tensors
-from fed3r_app.runs.formats import CHECKPOINT, STATISTICS, upgrade_settings
+from fed3r_app.runs.formats import (
+    CHECKPOINT,
+    STATISTICS,
+    upgrade_checkpoint,
+    upgrade_settings,
+)
 
 Setting = str | int | float | bool | None
 _GROUPS = ("arrays", "running", "optimizer")
@@ -120,7 +125,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint in a file, bit for bit as it was saved."""
-    tensors, about = read_tensors(path, CHECKPOINT, {1: upgrade_settings})
+    tensors, about = read_tensors(path, CHECKPOINT, {1: upgrade_checkpoint})
     about |= {"clients": tuple(about.get("clients", ())), **{g: {} for g in _GROUPS}}
     for key, value in tensors.items():
         group, _, name = key.partition("/")

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from logging import INFO, WARNING
 
 import numpy as np
 import torch
+from flwr.common.logger import log
 from torch import Tensor
 
-from fed3r_app.core import METRICS, Classifier
+from fed3r_app.config.versions import LR_V0_1
+from fed3r_app.core import METRICS, Classifier, select_penalty
+from fed3r_app.data import dataset_traits
 from fed3r_app.features.extraction import extract_features
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.snapshots import (
@@ -21,7 +26,9 @@ from fed3r_app.runs.snapshots import (
 from fed3r_app.server.context import RunContext
 from fed3r_app.server.cost_meter import add_training_costs
 from fed3r_app.server.discovery_phase import admit_newcomers
-from fed3r_app.server.initial_classifier import InitialClassifier
+from fed3r_app.server.guard import Guard
+from fed3r_app.server.initial_classifier import InitialClassifier, closed_form_start
+from fed3r_app.server.quality_probe import errors, probe
 from fed3r_app.training.model import (
     CLASSIFIER,
     SoftmaxModel,
@@ -32,9 +39,11 @@ from fed3r_app.training.model import (
 )
 from fed3r_app.wire import TrainRequest, pack_arrays, unpack_arrays
 from strategies import (
+    DivergedError,
     TrainedRound,
     TrainingRounds,
     make_optimizer,
+    move_model,
     optimizer_state,
     restore_optimizer,
 )
@@ -47,11 +56,15 @@ RESUME_KEYS = (
     *("method", "finetune", "optimizer", "local-epochs", "batch-size", "lr"),
     *("weight-decay", "server-lr", "server-momentum", "temperature", "batch-norm"),
     *("augment", "clients-per-round", "fit-intercept", "normalize-classes", "seed"),
-    "ridge-lambda",
+    *("ridge-lambda", "clip-norm", "local-prior", "refit-every"),
 )
-# Larger ones lose what a closed form has: measured on digits (docs/fine-tuning.md).
-_LR_AFTER_CLOSED_FORM = {"lp": 1e-3, "feat": 1e-5, "full": 1e-5}
-_LR_AFTER_RANDOM = {"lp": 0.1, "full": 1e-3}
+# For gradients of norm 1 at the most; docs/fine-tuning.md says what chose them.
+_LR = {
+    **{("closed form", finetune): 0.03 for finetune in ("lp", "feat", "full")},
+    **{("random", "lp"): 1.0, ("random", "full"): 0.1},
+}
+# A momentum of 0.9 adds up ten rounds: FedAvgM's steps are smaller.
+_LR_SHARE_WITH_MOMENTUM = 0.3
 _MOMENTUM = 0.9  # of FedAvgM, as in the paper
 
 
@@ -67,11 +80,22 @@ class FineTuningPhase:
         What is trained.
     rounds : TrainingRounds
         The optimiser, with the clients that train.
+    start_error : float or None
+        Error of the start's statistics by generalised cross-validation: a refit on the
+        way must be below it. None takes any.
 
     Attributes
     ----------
     metrics : dict
         Of the last evaluation, by name.
+    guard : Guard or None
+        Ends the phase when the model is being destroyed.
+    trained : int
+        Rounds that the model has been trained.
+    stopped : str
+        Why it did; "" otherwise.
+    is_of_v0_1 : bool
+        Whether it began with version 0.1, whose learning rates were others.
     is_consistent : bool
         False while the model changes: a signal may end the process then.
     """
@@ -80,15 +104,23 @@ class FineTuningPhase:
     start: InitialClassifier
     model: SoftmaxModel
     rounds: TrainingRounds
+    guard: Guard | None = None
+    start_error: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    trained: int = 0
+    stopped: str = ""
+    is_of_v0_1: bool = False
     is_consistent: bool = True
-    _trained: int = 0
     # Of the test images, after so many rounds.
     _features: tuple[int, Tensor | None] = (0, None)
 
     @classmethod
     def prepare(
-        cls, context: RunContext, start: InitialClassifier, earlier: Checkpoint | None
+        cls,
+        context: RunContext,
+        start: InitialClassifier,
+        earlier: Checkpoint | None,
+        start_error: float | None = None,
     ) -> FineTuningPhase:
         """Return the phase, ready to begin or to be resumed from a checkpoint."""
         config, layer = context.config, start.layer
@@ -112,7 +144,16 @@ class FineTuningPhase:
         backbone = trainable_copy(context.backbone) if config.finetune != "lp" else None
         weight, bias = layer[CLASSIFIER + "weight"], layer.get(CLASSIFIER + "bias")
         model = SoftmaxModel(backbone, weight, bias)
-        phase = cls(context, start, model, rounds)
+        may_augment = (
+            config.moves_backbone and dataset_traits(config.dataset).may_mirror
+        )
+        if config.augment == "auto" and may_augment and not config.augments:
+            log(
+                INFO,
+                "Trains on images as they are; augment=true crops and mirrors them",
+            )
+        guard = Guard(start.fit.left_out) if config.guard and start.fit else None
+        phase = cls(context, start, model, rounds, guard, start_error)
         if earlier:
             phase._resume_from(earlier)
         return phase
@@ -125,36 +166,95 @@ class FineTuningPhase:
     def run(self) -> None:
         """Train the rounds that are left."""
         context, config = self.context, self.context.config
-        fixed = digest_arrays(self.start.layer) if config.finetune == "feat" else ""
-        request = TrainRequest(
+        every = config.refit_every
+        while self.trained < config.rounds and not self.stopped:
+            admit_newcomers(context, only=self.clients)
+            # Not after a round: a run that is resumed for more of them has one due.
+            if every and self.trained and self.trained % every == 0:
+                self._refit()
+            try:
+                result = self._train_round()
+            except DivergedError as error:
+                if self.guard is None or self.guard.last_good is None:
+                    raise
+                self._stop(str(error))
+            else:
+                add_training_costs(context, self.model, result)
+                self._take(result)
+            save_checkpoint(context.directory.checkpoint_path, self._checkpoint())
+
+    def _train_round(self) -> TrainedRound:
+        context, running = self.context, self._running()
+        return self.rounds.run(
+            context.grid,
+            self.trained + 1,
+            pack_arrays(self._arrays()),
+            None if running is None else pack_arrays(running),
+            context.request(self._request().pack()),
+            context.config.round_timeout,
+        )
+
+    def _request(self) -> TrainRequest:
+        is_fixed = self.context.config.finetune == "feat"
+        return TrainRequest(
             lr=self._lr(),
             temperature=self.start.temperature,
             feature_map=self.start.feature_map,
-            fixed_digest=fixed,
+            fixed_digest=digest_arrays(self._layer()) if is_fixed else "",
             bias=self.start.has_bias,
+            report_fit=self.guard is not None,
         )
-        train_config = context.request(request.pack())
-        while self._trained < config.rounds:
-            number, running = self._trained + 1, self._running()
-            admit_newcomers(context, only=self.clients)
-            result = self.rounds.run(
-                context.grid,
-                number,
-                pack_arrays(self._arrays()),
-                None if running is None else pack_arrays(running),
-                train_config,
-                config.round_timeout,
-            )
-            arrays = unpack_arrays(result.arrays)
-            if result.running is not None:
-                arrays |= unpack_arrays(result.running)
-            self.is_consistent = False
-            load_arrays(self.model, arrays)
-            self.is_consistent = True
-            self._trained = number
-            add_training_costs(context, self.model, result)
-            self._end_round(result)
-            save_checkpoint(context.directory.checkpoint_path, self._checkpoint())
+
+    def _take(self, result: TrainedRound) -> None:
+        """Take the outcome of a round, unless the clients find that it must end."""
+        model = self._arrays() | self._layer() | (self._running() or {})
+        if self.guard:
+            reason = self.guard.ends(result.received, self.trained, model)
+            if reason:
+                self._stop(reason)
+                return
+        arrays = unpack_arrays(result.arrays)
+        if result.running is not None:
+            arrays |= unpack_arrays(result.running)
+        self._load(arrays)
+        self.trained += 1
+        self._end_round(result)
+
+    def _stop(self, reason: str) -> None:
+        """End the training at the last good model."""
+        assert self.guard and self.guard.last_good
+        self.stopped = reason
+        self.trained, arrays = self.guard.last_good
+        self._load(arrays)
+        said = "Fine-tuning ends with the model of round %d: %s. Is lr = %g too high?"
+        log(WARNING, said, self.trained, reason, self._lr())
+        self.metrics = self._evaluate()
+
+    def _refit(self) -> None:
+        """Put Fed3R's classifier of the features as they are in the classifier's place.
+
+        Not if cross-validation finds it worse than the start.
+        """
+        context, arrays = self.context, self.backbone_arrays()
+        solution = probe(context, self.clients, arrays, self.test_features())
+        if self.start_error is not None:
+            error = select_penalty(solution.statistics).error
+            if not error < self.start_error:
+                said = "No refit after round %d: its features' error by %s"
+                log(WARNING, said, self.trained, errors(error, self.start_error))
+                return
+        temperature = context.config.temperature
+        start = closed_form_start(context, solution, temperature, arrays)
+        self.start = replace(start, fit=self.start.fit)
+        self._load(self.start.layer)
+        move_model(self.rounds.optimizer, pack_arrays(self._arrays()))
+        if context.config.finetune == "feat":
+            self.rounds.fix(pack_arrays(self._layer()))
+
+    def _load(self, arrays: Mapping[str, Tensor]) -> None:
+        self.is_consistent = False
+        load_arrays(self.model, arrays)
+        self.is_consistent = True
 
     def backbone_arrays(self) -> Named:
         """Return the backbone's trained arrays; none if it does not move."""
@@ -180,7 +280,7 @@ class FineTuningPhase:
         if images is None or not self._moves_backbone:
             return context.test_features
         rounds, features = self._features
-        if rounds != self._trained or features is None:  # a probe asks once more
+        if rounds != self.trained or features is None:  # a probe asks once more
             features = extract_features(
                 tuned_backbone(context.backbone, self.backbone_arrays()),
                 images,
@@ -189,7 +289,7 @@ class FineTuningPhase:
                 dtype=context.config.extract_dtype,
                 unreadable=context.data.unreadable,
             )
-            self._features = (self._trained, features)
+            self._features = (self.trained, features)
         return features
 
     @property
@@ -200,12 +300,18 @@ class FineTuningPhase:
         config = self.context.config
         if config.lr != "auto":
             return config.lr
-        random_start = config.method == "none"
-        table = _LR_AFTER_RANDOM if random_start else _LR_AFTER_CLOSED_FORM
-        return table[config.finetune]
+        start = "random" if config.method == "none" else "closed form"
+        if self.is_of_v0_1:
+            return LR_V0_1[start, config.finetune]
+        share = _LR_SHARE_WITH_MOMENTUM if config.optimizer == "fedavgm" else 1
+        return _LR[start, config.finetune] * share
 
     def _arrays(self) -> Named:
         return dict(self.model.trainable(self.context.config.finetune))
+
+    def _layer(self) -> Named:
+        """Return the classifier."""
+        return dict(self.model.trainable("lp"))
 
     def _running(self) -> Named | None:
         """Return the running statistics, where the clients' batches move them."""
@@ -218,23 +324,27 @@ class FineTuningPhase:
         every = config.evaluation_interval(config.rounds)
         line: dict[str, object] = {"clients_trained": result.clients}
         line["train_loss"] = result.loss
-        if self._trained == config.rounds or (every and self._trained % every == 0):
-            model, features = self.saved_model(), self.test_features()
-            test = self.context.evaluation_set(model.feature_map, features)
-            if test is not None:
-                self.metrics = test.evaluate(model.classifier).values()
+        if self.trained == config.rounds or (every and self.trained % every == 0):
+            self.metrics = self._evaluate()
             line |= {"accuracy": None, **self.metrics}
         self.context.recorder.end_round({"phase": "finetune", **line})
+
+    def _evaluate(self) -> dict[str, float]:
+        """Return the metrics on the test images, where there are any."""
+        model, features = self.saved_model(), self.test_features()
+        test = self.context.evaluation_set(model.feature_map, features)
+        return test.evaluate(model.classifier).values() if test else {}
 
     def _checkpoint(self) -> Checkpoint:
         state = optimizer_state(self.rounds.optimizer)
         return Checkpoint(
-            arrays=self._arrays(),
+            arrays=self._arrays() | self._layer(),  # a refit moves what feat fixes
             running=self._running() or {},
             optimizer={k: torch.from_numpy(v.copy()) for k, v in state.items()},
             settings=self._fingerprint(),
             numbers={
-                "trained": self._trained,
+                "trained": self.trained,
+                "stopped": int(bool(self.stopped)),
                 "temperature": self.start.temperature,
                 **self.metrics,
             },
@@ -247,7 +357,12 @@ class FineTuningPhase:
         load_arrays(self.model, {**earlier.arrays, **earlier.running})
         state = {name: value.numpy() for name, value in earlier.optimizer.items()}
         restore_optimizer(self.rounds.optimizer, pack_arrays(self._arrays()), state)
-        self._trained = int(earlier.numbers["trained"] or 0)
+        if self.context.config.finetune == "feat":
+            self.rounds.fix(pack_arrays(self._layer()))
+        self.is_of_v0_1 = "stopped" not in earlier.numbers
+        if earlier.numbers.get("stopped"):
+            self.stopped = "it was ended before"
+        self.trained = int(earlier.numbers["trained"] or 0)
         self.metrics = {
             name: float(value)
             for name, value in earlier.numbers.items()

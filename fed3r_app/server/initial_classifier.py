@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from logging import INFO, WARNING
+from logging import INFO
+from typing import Literal
 
 import torch
-from flwr.app import RecordDict
 from flwr.common.logger import log
 from torch import Tensor
 
 from fed3r_app.core import FeatureMap
-from fed3r_app.errors import RunError
 from fed3r_app.runs.snapshots import Checkpoint
 from fed3r_app.server.context import RunContext
 from fed3r_app.server.statistics_phase import Solution
+from fed3r_app.server.training_fit import TrainingFit, measure_fit
 from fed3r_app.training.model import CLASSIFIER, linear_layer_from, random_classifier
-from fed3r_app.wire import (
-    RecordError,
-    count_bytes,
-    pack_classifier,
-    pack_temperatures,
-    read_losses,
-)
-from strategies import Traffic, printable, same_request
 
-TEMPERATURE = "query.temperature"
 # Ten to the power of -3, -2.75, … 1: neighbours differ by a factor of 1.8, within which
 # the loss is flat.
 _TEMPERATURES = tuple(10 ** (step / 4) for step in range(-12, 5))
+_OF_THE_PAPER = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +38,16 @@ class InitialClassifier:
         From backbone features to the classifier's input, without a ones column.
     temperature : float
         Of the softmax.
+    fit : TrainingFit or None
+        How a closed-form start fits the clients' training images, where that was
+        measured.
     """
 
     layer: dict[str, Tensor]
     present: Tensor
     feature_map: FeatureMap
     temperature: float
+    fit: TrainingFit | None = None
 
     @property
     def has_bias(self) -> bool:
@@ -77,43 +74,43 @@ def initial_classifier(
     temperature = config.temperature
     if temperature == "auto" and earlier:
         temperature = float(earlier.numbers["temperature"] or 1)
-    elif temperature == "auto":
-        temperature = choose_temperature(context, solution)
+    start = closed_form_start(context, solution, temperature)
+    log(INFO, "Fine-tuning starts at temperature %.3g", start.temperature)
+    return start
+
+
+def closed_form_start(
+    context: RunContext,
+    solution: Solution,
+    temperature: float | Literal["auto"],
+    backbone_arrays: Mapping[str, Tensor] | None = None,
+) -> InitialClassifier:
+    """Return the start from a classifier in closed form.
+
+    Every client says how it fits its training images, in one exchange, where that is
+    wanted: "auto" is the temperature with the least cross-entropy on all of them.
+    ``backbone_arrays`` are those of a fine-tuned backbone, whose solution it is.
+    """
     classifier, feature_map = solution.classifier, solution.feature_map
-    return InitialClassifier(
+    start = InitialClassifier(
         layer=linear_layer_from(classifier, feature_map.intercept),
         present=classifier.present,
         feature_map=replace(feature_map, intercept=False),
-        temperature=temperature,
+        temperature=1.0 if temperature == "auto" else temperature,
     )
-
-
-def choose_temperature(context: RunContext, solution: Solution) -> float:
-    """Return the temperature with the least cross-entropy on all clients' images.
-
-    Every client reports its sum of losses for a grid of temperatures, in one exchange.
-    """
-    registry, traffic = context.registry, Traffic()
-    request = context.request(pack_temperatures(solution.feature_map, _TEMPERATURES))
-    arrays = pack_classifier(solution.classifier)
-    content = RecordDict({"arrays": arrays, "config": request})
-    requests = same_request(registry.nodes.values(), content, TEMPERATURE, traffic)
-    timeout = context.config.round_timeout
-    totals = torch.zeros(len(_TEMPERATURES), dtype=torch.float64)
-    answered = 0
-    for reply in registry.stream_replies(context.grid, requests, timeout):
-        try:
-            if reply.has_error():
-                raise RecordError(reply.error.reason)
-            traffic.up += count_bytes(reply.content)
-            totals += read_losses(reply.content, len(_TEMPERATURES))
-            answered += 1
-        except RecordError as error:
-            client = registry.client_of(reply.metadata.src_node_id)
-            log(WARNING, "Client %s failed: %s", client, printable(str(error)))
-    context.recorder.add_costs(up=traffic.up, down=traffic.down)
-    if not answered:
-        raise RunError("temperature = 'auto' needs replies, got none.")
-    best = _TEMPERATURES[int(totals.argmin())]
-    log(INFO, "temperature = %.3g, measured on %d clients", best, answered)
-    return best
+    if temperature != "auto" and not context.config.guard:
+        return start
+    tried = _TEMPERATURES if temperature == "auto" else (temperature,)
+    # With few images the classifier fits each of them: an image says how sharp the
+    # softmax should be only if it is left out.
+    left_out = solution.leave_one_out()
+    fit = measure_fit(
+        context, classifier, feature_map, tried, backbone_arrays, left_out
+    )
+    losses = dict(zip(tried, fit.mean_losses, strict=True))
+    best = min(tried, key=lambda each: losses[each])
+    said = f"cross-entropy {losses[best]:.2f} at temperature {best:.3g}"
+    if _OF_THE_PAPER in losses and best != _OF_THE_PAPER:
+        said += f" ({losses[_OF_THE_PAPER]:.2f} at the paper's {_OF_THE_PAPER:g})"
+    log(INFO, "%s, on the training images of %d clients", said, len(fit.by_client))
+    return replace(start, temperature=best, fit=fit)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from logging import INFO
 
 from flwr.common.logger import log
+from torch import Tensor
 
 from fed3r_app.core import FeatureMap
 from fed3r_app.core.costs import backbone_download_bytes
@@ -13,15 +15,23 @@ from fed3r_app.server.context import RunContext
 from fed3r_app.server.cost_meter import StatisticsCosts
 from fed3r_app.server.discovery_phase import admit_newcomers
 from fed3r_app.server.factory import make_accumulator, make_strategy
-from fed3r_app.server.fine_tuning_phase import FineTuningPhase
 from fed3r_app.server.statistics_phase import Solution
 from fed3r_app.wire import pack_arrays, pack_feature_map
 from strategies import CohortSampler
 
 
-def probe(context: RunContext, tuning: FineTuningPhase) -> Solution:
-    """Return Fed3R's classifier of the features of the backbone as it is now."""
-    log(INFO, "Probe: Fed3R on the fine-tuned backbone")
+def probe(
+    context: RunContext,
+    clients: Sequence[str],
+    backbone_arrays: dict[str, Tensor],
+    test_features: Tensor | None,
+) -> Solution:
+    """Return Fed3R's classifier of the features of a fine-tuned backbone.
+
+    ``clients`` are those that train, ``test_features`` the backbone's features of the
+    server's test images.
+    """
+    log(INFO, "Fed3R on the fine-tuned backbone")
     config = context.config
     feature_map = FeatureMap(context.backbone.dim, intercept=config.fit_intercept)
     sampler = CohortSampler(
@@ -34,31 +44,36 @@ def probe(context: RunContext, tuning: FineTuningPhase) -> Solution:
     strategy = make_strategy(context, sampler, accumulator)
     costs = StatisticsCosts(context, accumulator, strategy.traffic, "ridge")
     if sampler.done:  # none of the clients is connected now
-        _add_newcomers(context, sampler, tuning)
-    arrays = pack_arrays(tuning.backbone_arrays())
+        _add_newcomers(context, sampler, clients)
+    arrays = pack_arrays(backbone_arrays)
     request = context.request(pack_feature_map(feature_map))
     for _ in strategy.rounds(context.grid, arrays, request, config.round_timeout):
         if sampler.done:
-            _add_newcomers(context, sampler, tuning)
+            _add_newcomers(context, sampler, clients)
     costs.count()
     backbone = sum(value.numel() for value in context.backbone.module.parameters())
     downloads = backbone_download_bytes(backbone, len(sampler.counted))
     context.recorder.add_costs(paper_down=downloads)
-    missing = [client for client in tuning.clients if client not in sampler.counted]
-    if len(sampler.counted) < (config.min_clients or len(tuning.clients)):
+    missing = [client for client in clients if client not in sampler.counted]
+    if len(sampler.counted) < (config.min_clients or len(clients)):
         raise RunError(
-            f"The probe counted {len(sampler.counted)} of {len(tuning.clients)} "
-            f"clients; missing: {', '.join(missing[:10])}."
+            f"Fed3R on the fine-tuned backbone counted {len(sampler.counted)} of "
+            f"{len(clients)} clients; missing: {', '.join(missing[:10])}."
         )
     classifier = strategy.classifier()
-    evaluation_set = context.evaluation_set(feature_map, tuning.test_features())
+    evaluation_set = context.evaluation_set(feature_map, test_features)
     metrics = evaluation_set.evaluate(classifier) if evaluation_set else None
     stats, ridge_lambda = accumulator.release(), strategy.solver.ridge_lambda
     return Solution(classifier, feature_map, stats, ridge_lambda, metrics)
 
 
+def errors(now: float, start: float) -> str:
+    """Return two errors by cross-validation in words."""
+    return f"cross-validation is {now:.4g}, not below the start's {start:.4g}"
+
+
 def _add_newcomers(
-    context: RunContext, sampler: CohortSampler, tuning: FineTuningPhase
+    context: RunContext, sampler: CohortSampler, clients: Sequence[str]
 ) -> None:
-    for client in admit_newcomers(context, only=tuning.clients):
+    for client in admit_newcomers(context, only=clients):
         sampler.add(client)

@@ -20,10 +20,10 @@ from fed3r_app.server.client_evaluation import (
 )
 from fed3r_app.server.context import RunContext
 from fed3r_app.server.discovery_phase import discover_clients
+from fed3r_app.server.final_model import Start, choose_model
 from fed3r_app.server.fine_tuning_phase import FineTuningPhase
 from fed3r_app.server.forget_replace import forget_or_replace
 from fed3r_app.server.initial_classifier import initial_classifier
-from fed3r_app.server.quality_probe import probe
 from fed3r_app.server.statistics_phase import Solution, StatisticsPhase, absent_classes
 
 
@@ -49,6 +49,7 @@ class _Run:
         self._solution: Solution | None = None
         self._model: SavedModel | None = None  # not yet evaluated at the clients
         self._tuning: FineTuningPhase | None = None
+        self._start: Start | None = None  # of the fine-tuning, in closed form
         self._outcome: dict[str, object] = {}
 
     def run(self) -> None:
@@ -61,8 +62,8 @@ class _Run:
             self._evaluate,
             self._check_coverage,
             self._fine_tune,
+            self._choose_model,
             self._evaluate,
-            self._probe,
             self._finish,
         ):
             phase()
@@ -196,40 +197,42 @@ class _Run:
         context, config = self._context, self._config
         if config.finetune == "none":
             return
-        start = initial_classifier(context, self._solution, self._checkpoint)
+        solution = self._solution
+        start = initial_classifier(context, solution, self._checkpoint)
+        self._start = Start.of(context, solution) if solution else None
+        error = self._start.error if self._start else None
         # The statistics may be larger than all that trains. The collector is needed:
         # a strategy and its generator refer to each other.
-        self._snapshot = self._statistics = self._solution = None
+        self._snapshot = self._statistics = self._solution = solution = None
         gc.collect()
-        tuning = FineTuningPhase.prepare(context, start, self._checkpoint)
+        tuning = FineTuningPhase.prepare(context, start, self._checkpoint, error)
         self._tuning = tuning
         try:
             tuning.run()
         finally:
-            if tuning.is_consistent:
+            # What the guard has not let through must not replace a closed-form start.
+            if tuning.is_consistent and not tuning.guard:
                 save_model(context.directory.model_path, tuning.saved_model())
-        self._model = tuning.saved_model()
         closed_form = self._outcome.get("accuracy")
         self._outcome |= {
             "finetune": config.finetune,
             "optimizer": config.optimizer,
-            "temperature": start.temperature,
+            "temperature": tuning.start.temperature,
             "closed_form_accuracy": closed_form,
             "accuracy": None,
-            **tuning.metrics,
         }
+        if tuning.stopped:
+            self._outcome["stopped"] = tuning.stopped
         self._outcome.pop("client_accuracy", None)  # it is of the start
 
-    def _probe(self) -> None:
-        """Solve Fed3R on the fine-tuned features, and keep it where asked to."""
-        if not self._tuning or not (self._config.probe or self._config.refit):
+    def _choose_model(self) -> None:
+        """Decide between the softmax, a refit and the start, and save the model."""
+        if not self._tuning:
             return
-        probed = probe(self._context, self._tuning)
-        metrics = probed.metrics
-        self._outcome["probe_accuracy"] = metrics.accuracy if metrics else None
-        if self._config.refit:
-            model = probed.model(self._context, self._tuning.backbone_arrays())
-            save_model(self._context.directory.model_path, model)
+        final, measured = choose_model(self._context, self._tuning, self._start)
+        self._outcome |= {**final.metrics, **measured, "model": final.kind}
+        self._model = final.model
+        save_model(self._context.directory.model_path, final.model)
 
     def _finish(self) -> None:
         """Write the summary and the picture."""

@@ -10,7 +10,14 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from fed3r_app.config import SECAGG
-from fed3r_app.core import Classifier, FeatureMap, Metrics, RidgeStatistics
+from fed3r_app.core import (
+    HEADS,
+    Classifier,
+    FeatureMap,
+    LeaveOneOut,
+    Metrics,
+    RidgeStatistics,
+)
 from fed3r_app.core.names import METHODS
 from fed3r_app.errors import RunError
 from fed3r_app.evaluation import EvaluationSet, compare_heads
@@ -44,7 +51,15 @@ class Solution:
     statistics: RidgeStatistics
     ridge_lambda: float | None
     metrics: Metrics | None
+    head: str = "ridge"  # name in ``fed3r_app.core.HEADS``
     heads: dict[str, float] = field(default_factory=dict)
+
+    def leave_one_out(self) -> LeaveOneOut | None:
+        """Return how its training images are left out of it, where it is ridge."""
+        if not HEADS[self.head].is_ridge or self.ridge_lambda is None:
+            return None
+        W = self.classifier.W
+        return LeaveOneOut.of(self.statistics, W, self.ridge_lambda)
 
     def model(
         self, context: RunContext, backbone_arrays: dict[str, Tensor] | None = None
@@ -160,6 +175,7 @@ class StatisticsPhase:
             stats,
             strategy.solver.ridge_lambda,
             metrics,
+            strategy.solver.head,
             compare_heads(config, stats, strategy.penalty, self.test_set),
         )
 

@@ -9,13 +9,17 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-from fed3r_app.core import FeatureMap
+from fed3r_app.core import FeatureMap, LeaveOneOut, Metrics
 from fed3r_app.wire import RecordError
 from fed3r_app.wire.messages import pack_feature_map, read_feature_map
 
 # Records that travel beside the arrays that train.
 RUNNING, FIXED, CONTROL = "running-statistics", "classifier", "control"
 _TEMPERATURES, _LOSSES = "temperatures", "losses"
+_LEVERAGE, _SCALE = "leverage", "scale"
+_TOTAL, _CORRECT, _LEFT_OUT = "num-examples", "correct", "correct-left-out"
+# Metrics of a training reply: how the model that came fits the client's images.
+RECEIVED_LOSS, RECEIVED_CORRECT = "received-loss", "received-correct"
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,14 @@ class TrainRequest:
     feature_map: FeatureMap  # from backbone features to those that ``lp`` trains on
     fixed_digest: str  # names the classifier that ``feat`` keeps fixed; "" for none
     bias: bool  # whether the classifier has one
+    report_fit: bool = False  # whether to say how the received model fits the images
     round: int = 0  # filled in by Flower's strategies
 
     def pack(self) -> ConfigRecord:
         """Return the config record."""
         record = pack_feature_map(self.feature_map)
         record["lr"], record["temperature"] = self.lr, self.temperature
-        record["bias"] = self.bias
+        record["bias"], record["report-fit"] = self.bias, self.report_fit
         if self.fixed_digest:  # Flower can't count the bytes of an empty string
             record["fixed-digest"] = self.fixed_digest
         return record
@@ -49,6 +54,7 @@ class TrainRequest:
                 feature_map=read_feature_map(config),
                 fixed_digest=str(config.get("fixed-digest", "")),
                 bias=bool(config["bias"]),
+                report_fit=bool(config.get("report-fit", False)),
                 round=int(config["server-round"]),  # type: ignore[arg-type]
             )
         except (KeyError, TypeError, ValueError) as error:
@@ -69,12 +75,28 @@ def unpack_arrays(record: ArrayRecord) -> dict[str, Tensor]:
 
 
 def pack_temperatures(
-    feature_map: FeatureMap, temperatures: Sequence[float]
+    feature_map: FeatureMap,
+    temperatures: Sequence[float],
+    leave_one_out: LeaveOneOut | None = None,
 ) -> ConfigRecord:
-    """Return the request for the losses at some temperatures."""
+    """Return the request for the losses at some temperatures.
+
+    ``leave_one_out`` has each image left out of a classifier that was made with it.
+    """
     record = pack_feature_map(feature_map)
     record[_TEMPERATURES] = list(temperatures)
+    if leave_one_out:
+        record[_LEVERAGE] = leave_one_out.leverage
+        record[_SCALE] = leave_one_out.scale.tolist()
     return record
+
+
+def read_leave_one_out(config: ConfigRecord) -> LeaveOneOut | None:
+    """Return how images are left out, where such a request says so."""
+    leverage, scale = config.get(_LEVERAGE), config.get(_SCALE)
+    if type(leverage) is not float or not isinstance(scale, list):
+        return None
+    return LeaveOneOut(leverage, torch.tensor(scale, dtype=torch.float64))
 
 
 def read_temperatures(config: ConfigRecord) -> list[float]:
@@ -85,17 +107,40 @@ def read_temperatures(config: ConfigRecord) -> list[float]:
     return [float(value) for value in values]
 
 
-def pack_losses(losses: Sequence[float]) -> RecordDict:
-    """Return the reply: the sum of the losses at each temperature."""
-    return RecordDict({"metrics": MetricRecord({_LOSSES: list(losses)})})
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """How a classifier fits a client's training images."""
+
+    losses: Tensor  # (t,) sums of the cross-entropies at each temperature
+    metrics: Metrics
+    left_out: Metrics  # with each image left out of the classifier, where that is known
 
 
-def read_losses(content: RecordDict, expected: int) -> Tensor:
-    """Return the losses of a reply, (expected,)."""
-    values = content.metric_records.get("metrics", MetricRecord()).get(_LOSSES)
+def pack_fit(fit: Fit) -> RecordDict:
+    """Return the reply to such a request."""
+    counts = {_TOTAL: fit.metrics.total, _CORRECT: fit.metrics.correct}
+    counts[_LEFT_OUT] = fit.left_out.correct
+    metrics = MetricRecord({_LOSSES: fit.losses.tolist(), **counts})
+    return RecordDict({"metrics": metrics})
+
+
+def read_fit(content: RecordDict, expected: int) -> Fit:
+    """Return the fit in a reply, with ``expected`` losses."""
+    record = content.metric_records.get("metrics", MetricRecord())
+    values = record.get(_LOSSES)
     if not isinstance(values, list) or len(values) != expected:
         raise RecordError(f"{_LOSSES} must be {expected} numbers, got {values!r}.")
     losses = torch.tensor(values, dtype=torch.float64)
     if not (losses.isfinite() & (losses >= 0)).all():
         raise RecordError(f"{_LOSSES} must be finite and >= 0, got {values!r}.")
-    return losses
+    return Fit(losses, *(_read_correct(record, k) for k in (_CORRECT, _LEFT_OUT)))
+
+
+def _read_correct(record: MetricRecord, key: str) -> Metrics:
+    total, correct = record.get(_TOTAL), record.get(key)
+    if type(total) is not int or type(correct) is not int or not 0 <= correct <= total:
+        raise RecordError(
+            f"{key} must be a whole number of the {_TOTAL}, got {correct!r} of "
+            f"{total!r}."
+        )
+    return Metrics(correct, total)

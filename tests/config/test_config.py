@@ -160,11 +160,11 @@ def test_a_bad_value_gets_the_rule_and_the_value(
         ),
         (
             "augment=true finetune=feat",
-            "augment must be false .*mirrored, got dataset = 'digits'",
+            "augment must be 'auto' or false .*mirrored, got dataset = 'digits'",
         ),
         (
             "augment=true finetune=lp dataset=grocery",
-            "augment must be false unless finetune = 'full' or 'feat'",
+            "augment must be 'auto' or false unless finetune = 'full' or 'feat'",
         ),
         (
             "server-momentum=0.9",
@@ -250,3 +250,37 @@ def test_a_retired_key_is_ignored_and_named_where_it_was_set() -> None:
     assert retired_keys(DEFAULTS | {"early-stopping": 3}) == {
         "early-stopping": "a model must not be chosen on test images"
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "augments"),
+    [
+        ("finetune=feat dataset=grocery", True),
+        ("finetune=full dataset=cifar100 data-path=/x", True),
+        ("finetune=lp dataset=grocery", False),
+        ("finetune=feat dataset=digits", False),
+        ("finetune=feat dataset=imagefolder data-path=/x", False),
+        ("finetune=feat dataset=local", False),
+        ("finetune=feat dataset=imagefolder data-path=/x augment=true", True),
+        ("finetune=feat dataset=grocery augment=false", False),
+    ],
+)
+def test_images_are_augmented_where_that_is_known_to_be_safe(
+    text: str, augments: bool
+) -> None:
+    assert read(**given(text)).augments == augments
+
+
+@pytest.mark.parametrize(
+    ("text", "refits"),
+    [
+        ("finetune=feat", True),
+        ("finetune=full", False),
+        ("finetune=lp", False),
+        ("finetune=full refit=true", True),
+        ("finetune=feat refit=false", False),
+        ("finetune=full method=none", False),
+    ],
+)
+def test_the_backbone_alone_is_refitted_by_itself(text: str, refits: bool) -> None:
+    assert read(**given(text)).refits == refits

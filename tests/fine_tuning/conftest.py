@@ -14,6 +14,12 @@ from tests.harness.fixtures import app_runs
 from tests.harness.pixels import PIXELS, save_sides
 from tests.harness.runs import AppRuns
 
+# Plain training, whose numbers can be computed by hand: no guard, no clipping.
+PLAIN: dict[str, Any] = {
+    **{"guard": False, "refit": False, "clip-norm": 0.0, "local-prior": False},
+    **{"temperature": 0.1, "augment": False, "batch-size": 50},
+}
+
 
 @pytest.fixture(scope="session")
 def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -24,7 +30,8 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _cache: Any) -> AppRuns:
     """Run the app in this process, without pictures: they are slow."""
     monkeypatch.setattr("fed3r_app.runs.recorder.plot_curves", lambda *_: None)
-    return app_runs(tmp_path, monkeypatch, PIXELS | {"eval-every": 1}, _cache)
+    settings = PIXELS | PLAIN | {"eval-every": 1}
+    return app_runs(tmp_path, monkeypatch, settings, _cache)
 
 
 @pytest.fixture(scope="session")

@@ -75,8 +75,10 @@ def test_refit_saves_fed3r_on_the_fine_tuned_backbone(
     assert relative(softmax.W, W) > 1e-3  # the softmax's own classifier is another
     for name, value in softmax.backbone_arrays.items():
         assert torch.equal(value, model.backbone_arrays[name])
-    assert outcome.summary["probe_accuracy"] == accuracy(model, data, W)
-    assert outcome.summary["accuracy"] == accuracy(softmax, data, softmax.W)
+    summary = outcome.summary
+    assert summary["probe_accuracy"] == accuracy(model, data, W) == summary["accuracy"]
+    assert summary["softmax_accuracy"] == accuracy(softmax, data, softmax.W)
+    assert summary["model"] == "refit"
 
 
 def test_a_probe_alone_saves_the_softmax(run: AppRuns, few_images: Any) -> None:
@@ -106,7 +108,7 @@ def test_a_probe_needs_no_more_clients_than_the_run(
             assert context.node_config["partition-id"] != 1
 
     settings = few_images | {"finetune": "feat", "rounds": 1, "max_retries": 0}
-    with pytest.raises(RunError, match="The probe counted 1 of 2 clients; missing: 1"):
+    with pytest.raises(RunError, match="backbone counted 1 of 2 clients; missing: 1"):
         run(2, probe=True, before=fail, run_name="all", **settings)
     outcome = run(2, probe=True, before=fail, min_clients=1, **settings)
     assert outcome.summary["probe_accuracy"] is not None
@@ -149,5 +151,4 @@ def test_a_fine_tuned_model_classifies_files(
         name = model.class_names[int(row.argmax())]
         assert line.startswith(f"{path}: {name} (")
         right.append(name == path.parent.name)
-    key = "probe_accuracy" if refit else "accuracy"
-    assert np.mean(right) == outcome.summary[key]
+    assert np.mean(right) == outcome.summary["accuracy"]

@@ -14,7 +14,7 @@ from fed3r_app.training.model import (
     load_arrays,
     random_classifier,
 )
-from fed3r_app.training.sgd import TrainingSettings, train
+from fed3r_app.training.sgd import TrainingSettings, measure, train
 
 N, D, C = 23, 5, 3
 
@@ -176,3 +176,63 @@ def test_a_digest_names_values_names_and_shapes() -> None:
         {"a": arrays["a"].double(), "b": arrays["b"]},
     ):
         assert digest_arrays(other) != digest
+
+
+@pytest.mark.parametrize("clip_norm", [0.01, 1e6, 0.0])
+def test_gradients_are_clipped_to_a_norm(
+    linear: Any, samples: Any, clip_norm: float
+) -> None:
+    Z, y = samples
+    expected = copy.deepcopy(linear)
+    cross_entropy(expected(Z) / 0.5, y).backward()
+    gradients = [p.grad for p in expected.parameters() if p.grad is not None]
+    norm = float(torch.cat([g.flatten() for g in gradients]).norm())
+    assert norm > 0.02
+    how = settings(batch_size=N, weight_decay=0.0, clip_norm=clip_norm)
+    run(linear, samples, how)
+    share = min(clip_norm / norm, 1.0) if clip_norm else 1.0
+    for before, after in zip(expected.parameters(), linear.parameters(), strict=True):
+        torch.testing.assert_close(after, before - 0.1 * share * before.grad)
+
+
+def test_scaffolds_correction_is_added_to_the_clipped_gradient(
+    linear: Any, samples: Any
+) -> None:
+    still = copy.deepcopy(linear)
+    correction = {k: torch.ones_like(v) for k, v in linear.named_parameters()}
+    how = settings(batch_size=N, weight_decay=0.0, clip_norm=1e-9)
+    run(linear, samples, how, correction=correction)
+    for before, after in zip(still.parameters(), linear.parameters(), strict=True):
+        torch.testing.assert_close(after, before - 0.1)
+
+
+def test_the_prior_of_the_client_is_added_to_the_scaled_logits(
+    linear: Any, samples: Any
+) -> None:
+    Z, y = samples
+    counts = torch.bincount(y, minlength=C) + 10.0
+    expected = copy.deepcopy(linear)
+    loss = cross_entropy(expected(Z) / 0.5 + (counts / counts.sum()).log(), y)
+    loss.backward()
+    how = settings(batch_size=N, weight_decay=0.0, local_prior=True)
+    outcome = run(linear, samples, how)
+    assert outcome.loss == pytest.approx(float(loss), rel=1e-6)
+    for before, after in zip(expected.parameters(), linear.parameters(), strict=True):
+        torch.testing.assert_close(after, before - 0.1 * before.grad)
+
+
+def test_a_client_of_one_class_still_learns_with_its_prior(samples: Any) -> None:
+    Z, _ = samples
+    model, y = SoftmaxModel(None, torch.zeros(C, D), None), torch.ones(N).long()
+    run(model, (Z, y), settings(local_prior=True))
+    assert float(model.classifier.weight.norm()) > 0.01
+
+
+def test_what_is_measured_has_no_prior_and_no_dropout(samples: Any) -> None:
+    (Z, y), model = images(), network()
+    model.eval()
+    how = settings(batch_size=4, local_prior=True)
+    loss, correct = measure(model, Z.__getitem__, y, how)
+    logits = model(Z).detach()
+    assert loss == pytest.approx(float(cross_entropy(logits / 0.5, y)), rel=1e-6)
+    assert correct == int((logits.argmax(dim=1) == y).sum())
