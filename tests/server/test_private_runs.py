@@ -154,7 +154,6 @@ def test_with_hardly_any_noise_it_is_the_plain_solution(
         ({"method": "lda"}, "got 'lda': noise would make its covariance indefinite"),
         ({"upload-dtype": "float32"}, "upload-dtype must be 'float64'"),
         ({"rf-sigma": "auto", "method": "fed3r-rf"}, "rf-sigma must be a number"),
-        ({"temperature": "auto"}, "temperature must be a number with dp-epsilon"),
         ({"finetune": "lp"}, "finetune must be 'none' with dp-epsilon, got 'lp'"),
         ({"client-evaluation": True}, "client-evaluation must be false"),
         ({"keep-contributions": True}, "keep-contributions must be false"),
