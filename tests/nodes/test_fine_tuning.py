@@ -22,7 +22,9 @@ def test_who_comes_between_two_parts_is_not_in_the_fine_tuning(
     federation.run(first, rounds=1, **LP)
     outcome = federation.run(ALL, rounds=2, resume=True, **LP)
     assert torch.equal(outcome.model.W, whole.model.W)
-    assert federation.grid.asked == {"query.hello": 4, "train": 3}
+    # How the start fits is asked before the training and after it.
+    asked = {"query.hello": 4, "query.temperature": 6, "train": 3}
+    assert federation.grid.asked == asked
     assert outcome.summary["clients"] == 3
     assert outcome.summary["status"] == "complete"
 
@@ -32,7 +34,8 @@ def test_a_client_that_is_gone_when_the_fine_tuning_goes_on_is_done_without(
 ) -> None:
     federation.run(ALL, rounds=1, **LP)
     outcome = federation.run(ALL[1:], rounds=2, resume=True, **LP)
-    assert federation.grid.asked == {"query.hello": 3, "train": 3}
+    asked = {"query.hello": 3, "query.temperature": 6, "train": 3}
+    assert federation.grid.asked == asked
     assert outcome.summary["clients"] == 4
 
 
