@@ -188,6 +188,31 @@ def test_bfloat16_is_close_and_not_the_same() -> None:
     assert (torch.cosine_similarity(rough, exact) > 0.98).all()
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_gpu_uses_all_bits_of_float32_and_elsewhere_as_many_as_before(
+    monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    seen: list[bool] = []
+
+    def looking(*args: Any) -> nn.Module:
+        network = fast_copy(*args)
+        network.register_forward_pre_hook(
+            lambda *_: seen.extend((cudnn.allow_tf32, matmul.allow_tf32))
+        )
+        return network
+
+    monkeypatch.setattr(features_module, "fast_copy", looking)
+    earlier = cudnn.allow_tf32, matmul.allow_tf32
+    try:
+        cudnn.allow_tf32 = matmul.allow_tf32 = allowed
+        extract(small_backbone(), NoiseImages(1), [0])
+        assert seen == [False, False]
+        assert (cudnn.allow_tf32, matmul.allow_tf32) == (allowed, allowed)
+    finally:
+        cudnn.allow_tf32, matmul.allow_tf32 = earlier
+
+
 def test_bad_arguments_are_named() -> None:
     images, backbone = NoiseImages(3), small_backbone()
     with pytest.raises(ValueError, match=r"dtype must be one of .* got 'float16'"):
