@@ -85,6 +85,13 @@ def _basic(c: Config) -> Iterator[Rule]:
     if not traits.may_hold_out:
         given = "unless dataset = 'imagefolder' or 'local'"
         yield Rule("test-share", (0.0,), given, "{dataset} has a test set or none")
+    if c.is_local and (c.privacy == SECAGG or c.dp_epsilon):
+        how = "privacy = {privacy}" if c.privacy == SECAGG else "dp-epsilon"
+        reason = (
+            "no node is asked how it does on test images; give the server some with "
+            "data-path"
+        )
+        yield Rule("test-share", (0.0,), f"with {how} and the nodes' images", reason)
     if not c.is_local:
         reason = "dataset = {dataset} has its own classes"
         yield Rule("labels", ("",), f"unless dataset = {LOCAL!r}", reason)
