@@ -82,6 +82,9 @@ def _basic(c: Config) -> Iterator[Rule]:
         given = "with dataset = 'synthetic', whose samples are features, and only then"
         got = "{backbone} with {dataset}"
         yield Rule("backbone", (), given, must="be 'none'", got=got)
+    if c.backbone == "pixels" and not c.input_size:
+        given, reason = "with backbone = 'pixels'", "no weights say which size"
+        yield Rule("image-size", (), given, reason, "be a number > 0")
     if not traits.may_hold_out:
         given = "unless dataset = 'imagefolder' or 'local'"
         yield Rule("test-share", (0.0,), given, "{dataset} has a test set or none")
