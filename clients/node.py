@@ -237,16 +237,16 @@ class Node(NodeData):
         from fed3r_app.training.sgd import ImageBatches
 
         data, images, backbone = self.local_data(), self.dataset.train, self.backbone
-        dtype, unreadable = self.config.extract_dtype, data.unreadable
-        rows = readable_rows(
-            *(backbone, images, data.rows, cache_dir()),
-            dtype=dtype,
+        rows, unreadable = data.rows, data.unreadable
+        batches = ImageBatches(images, rows, backbone.preprocess, self.device, augment)
+        readable = readable_rows(
+            *(backbone, images, rows, cache_dir()),
+            dtype=self.config.extract_dtype,
+            read=batches.try_out,
             unreadable=unreadable,
         )
         data.check()
-        labels = data.labels[unreadable.readable(data.rows)]
-        preprocess = backbone.preprocess
-        return ImageBatches(images, rows, preprocess, self.device, augment), labels
+        return batches.only(readable), data.labels[unreadable.readable(rows)]
 
     def _label_numbers(self) -> NDArray[np.int64]:
         """Return the run's number of each of the data set's classes."""

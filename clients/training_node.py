@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from flwr.app import Context, RecordDict
+from flwr.app import ConfigRecord, Context, RecordDict
 from torch import Tensor
 
 from clients.node import Node
@@ -27,6 +27,7 @@ from fed3r_app.wire import (
     pack_arrays,
     unpack_arrays,
 )
+from fed3r_app.wire.parity import PARITY, add_parity
 
 
 class TrainingNode:
@@ -47,6 +48,9 @@ class TrainingNode:
 
     def complete(self, reply: RecordDict) -> None:
         """Add to a reply what travels beside the arrays, and remember the variate."""
+        if PARITY in self._content:
+            reply[PARITY] = ConfigRecord()
+            add_parity(reply.config_records[PARITY], self._node.parity())
         if self._follows_batches:
             reply[RUNNING] = pack_arrays(self._model.running_statistics())
         if self._control and self.client.control_change:

@@ -23,7 +23,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from fed3r_app.core import Metrics
 from fed3r_app.errors import RunError
-from fed3r_app.wire import FIXED, RUNNING, count_bytes
+from fed3r_app.wire import FIXED, RUNNING, ParityCheck, RecordError, count_bytes
 from strategies.discovery import ClientRegistry
 from strategies.messaging import Traffic, printable
 from strategies.reply_checks import (
@@ -77,6 +77,9 @@ class TrainingRounds:
         A round's cohort depends on it and on the round's number alone.
     fixed : ArrayRecord or None
         Arrays that a client needs and does not train: sent to it once.
+    parity : ParityCheck or None
+        Refuses clients that see a built-in picture otherwise than the server does, with
+        their first reply.
     """
 
     optimizer: FedAvg
@@ -85,6 +88,8 @@ class TrainingRounds:
     per_round: int
     seed: int
     fixed: ArrayRecord | None = None
+    parity: ParityCheck | None = None
+    _see_the_same: set[int] = field(default_factory=set, init=False)
     _have_fixed: set[int] = field(default_factory=set, init=False)
     _have_trained: set[int] = field(default_factory=set, init=False)
     _failures: dict[str, str] = field(default_factory=dict, init=False)
@@ -149,7 +154,8 @@ class TrainingRounds:
         known = self.registry.nodes
         for client in cohort:
             if client not in known:
-                self._fail(client, "not connected")
+                reason = self.registry.refused.get(client, "not connected")
+                self._fail(client, reason)
         return {known[client]: client for client in cohort if client in known}
 
     def _all_failed(self, number: int, cohort: Sequence[str]) -> RunError:
@@ -166,6 +172,8 @@ class TrainingRounds:
         node = message.metadata.dst_node_id
         if self.fixed is not None and node not in self._have_fixed:
             content[FIXED] = self.fixed
+        if self.parity and node not in self._see_the_same:
+            self.parity.ask(content)
         return Message(
             content, dst_node_id=node, message_type=message.metadata.message_type
         )
@@ -189,7 +197,8 @@ class TrainingRounds:
                 continue
             traffic.up += count_bytes(reply.content)
             self._have_fixed.add(node)
-            if problem := find_problem(reply, expected):
+            problem = self._parity_problem(node, nodes[node], reply)
+            if problem := problem or find_problem(reply, expected):
                 self._diverged |= has_diverged(reply)
                 self._fail(nodes[node], problem)
             else:
@@ -203,6 +212,17 @@ class TrainingRounds:
                 self._fail(client, "no reply")
         # The order of arrival must not show in the mean.
         return [good[node] for node in nodes if node in good]
+
+    def _parity_problem(self, node: int, client: str, reply: Message) -> str | None:
+        """Return why a client is left out from now on, else None."""
+        if self.parity and node not in self._see_the_same:
+            try:
+                self.parity.check_reply(reply.content)
+            except RecordError as error:
+                self.registry.refuse(client, str(error))
+                return str(error)
+            self._see_the_same.add(node)
+        return None
 
     def _warn_of_lost_state(self, node: int, client: str, reply: Message) -> None:
         fresh = reply.content.metric_records[METRICS].get("fresh-control")

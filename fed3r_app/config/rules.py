@@ -82,9 +82,19 @@ def _basic(c: Config) -> Iterator[Rule]:
         given = "with dataset = 'synthetic', whose samples are features, and only then"
         got = "{backbone} with {dataset}"
         yield Rule("backbone", (), given, must="be 'none'", got=got)
+    if c.backbone == "pixels" and not c.input_size:
+        given, reason = "with backbone = 'pixels'", "no weights say which size"
+        yield Rule("image-size", (), given, reason, "be a number > 0")
     if not traits.may_hold_out:
         given = "unless dataset = 'imagefolder' or 'local'"
         yield Rule("test-share", (0.0,), given, "{dataset} has a test set or none")
+    if c.is_local and (c.privacy == SECAGG or c.dp_epsilon):
+        how = "privacy = {privacy}" if c.privacy == SECAGG else "dp-epsilon"
+        reason = (
+            "no node is asked how it does on test images; give the server some with "
+            "data-path"
+        )
+        yield Rule("test-share", (0.0,), f"with {how} and the nodes' images", reason)
     if not c.is_local:
         reason = "dataset = {dataset} has its own classes"
         yield Rule("labels", ("",), f"unless dataset = {LOCAL!r}", reason)

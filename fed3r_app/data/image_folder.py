@@ -7,14 +7,17 @@ One of three layouts:
 - a table `labels.csv` with the columns path, label and, optionally, split (train or
   test); paths start from the table's folder.
 
-Images may lie any number of folders deeper; other files are passed over. The data set
-`imagefolder` is such a folder, which the clients share; `local` one for each node.
+Images may lie any number of folders deeper; other files are passed over, with a line
+in the log. The data set `imagefolder` is such a folder, which the clients share;
+`local` one for each node.
 """
 
 import logging
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from fed3r_app.data.csv_rows import read_rows
@@ -145,11 +148,14 @@ class _Folders:
         self._root = root
         self._inside = os.path.realpath(root) + os.sep
         self._links: set[str] = set()
+        self._others: Counter[str] = Counter()  # files that are no images, by ending
 
     def listing(self, may_be_beside: bool) -> Listing:
         """Return the images, and the folders of train, be they empty."""
         parts = self._parts(may_be_beside)
+        self._others.clear()  # of folders that only may have been classes
         rows = [*self._rows(parts)]
+        self._warn_of_others()
         if self._links:
             _LOG.warning(
                 "%s: links are followed to files within the folder only; %d others "
@@ -158,6 +164,17 @@ class _Folders:
             )
         folders = class_folders(self._root / (TRAIN if parts else ""))
         return Listing(self._root, rows, folders)
+
+    def _warn_of_others(self) -> None:
+        """Say how many files are no images, and their commonest endings."""
+        if self._others:
+            by_number = sorted(self._others.items(), key=lambda item: (-item[1], item))
+            common = ", ".join(f"{number} {ending}" for ending, number in by_number[:5])
+            _warn_once(
+                f"{self._root}: {self._others.total()} files are passed over, which "
+                f"are no images by their endings: {common}. Known endings: "
+                f"{' '.join(SUFFIXES)}."
+            )
 
     def _parts(self, may_be_beside: bool) -> list[str]:
         """Return which of train and test there are; none: the folders are classes.
@@ -206,7 +223,11 @@ class _Folders:
             below_here = (os.path.join(folder, name) for name in folders)
             self._links.update(path for path in below_here if os.path.islink(path))
             for file in files:
-                if not file.lower().endswith(SUFFIXES) or file.startswith("."):
+                if file.startswith("."):
+                    continue
+                if not file.lower().endswith(SUFFIXES):
+                    ending = os.path.splitext(file)[1].lower()
+                    self._others[ending or "without an ending"] += 1
                     continue
                 path = os.path.join(folder, file)
                 inside = self._inside
@@ -215,6 +236,12 @@ class _Folders:
                     yield os.path.relpath(path, self._root)
                 else:
                     self._links.add(path)
+
+
+@cache
+def _warn_once(sentence: str) -> None:
+    """Log a sentence, once a process: a folder is listed again and again."""
+    _LOG.warning(sentence)
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:

@@ -106,7 +106,7 @@ class Reading:
             ) from error
 
     def _read(self, file: BinaryIO, name: str) -> Image.Image:
-        with Image.open(file) as image:
+        with _open(file) as image:
             is_large = image.width * image.height > _LARGE_PIXELS
             with _ONE_LARGE_IMAGE if is_large else nullcontext():
                 _limit_size(image)
@@ -182,6 +182,26 @@ def _read_as_v0_1(file: BinaryIO, name: str) -> Image.Image:
         return image.convert("RGB")
 
 
+def _open(file: BinaryIO) -> Image.Image:
+    """Return an image that is not decoded yet; `_limit_size` has to follow.
+
+    Pillow's own limit refuses JPEGs that can be decoded at a fraction. It stays for all
+    other formats, whose parts (tiles, frames) may be larger than they say.
+    """
+    try:
+        return Image.open(file)
+    except Image.DecompressionBombError:
+        file.seek(0)
+    with _ONE_LARGE_IMAGE:
+        limit, Image.MAX_IMAGE_PIXELS = Image.MAX_IMAGE_PIXELS, None
+        try:
+            return Image.open(file, formats=["JPEG"])
+        except UnidentifiedImageError:
+            raise _too_large(f"more than {2 * (limit or 0) / 1e6:.0f}") from None
+        finally:
+            Image.MAX_IMAGE_PIXELS = limit
+
+
 def _limit_size(image: Image.Image) -> None:
     """Have an image that is too large decoded at a fraction of its size, or raise."""
     pixels = image.width * image.height
@@ -196,9 +216,13 @@ def _limit_size(image: Image.Image) -> None:
             if pixels <= most * scale**2:
                 image.draft(image.mode, (image.width // scale, image.height // scale))
                 return
-    raise ValueError(
-        f"{pixels / 1e6:.0f} megapixels, of which at most {most / 1e6:.0f} are read; "
-        "make it smaller, or save it as a plain JPEG"
+    raise _too_large(f"{pixels / 1e6:.0f}", most)
+
+
+def _too_large(megapixels: str, most: int = _MAX_PIXELS) -> ValueError:
+    return ValueError(
+        f"{megapixels} megapixels, of which at most {most / 1e6:.0f} are read; make it "
+        "smaller, or save it as a plain JPEG"
     )
 
 

@@ -58,6 +58,6 @@ class UnreadableImages:
             _LOG.warning("%s: %d of %d images can't be read.", owner, found, len(rows))
             raise ValueError(
                 f"{owner} must have at most max-unreadable = {self._max_share:g} of "
-                "its images unreadable, got more; the log there lists them. Mend or "
-                "remove them, or raise max-unreadable."
+                "its images unreadable, got more; the log there lists them. Put "
+                "good ones of the same names in their places, or raise max-unreadable."
             )

@@ -1,8 +1,9 @@
 """Features of images under a backbone: extracted fast, and only once."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,8 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fed3r_app.data.images import FileImages, GivenFeatures, ImageSet, OwnImages
-from fed3r_app.data.reading import UnreadableImage
+from fed3r_app.data.images import (
+    ArrayImages,
+    FileImages,
+    GivenFeatures,
+    ImageSet,
+    OwnImages,
+)
+from fed3r_app.data.reading import Reading, UnreadableImage
 from fed3r_app.data.unreadable import UnreadableImages
 from fed3r_app.features.backbone import Backbone
 from fed3r_app.features.inference_copy import fast_copy
@@ -93,7 +100,7 @@ def extract_features(
             current = [image for image in read if image is not None]
             if current:
                 made = features[count : count + len(current)]
-                with torch.inference_mode():
+                with torch.inference_mode(), _without_tf32():
                     batch = preprocess.normalize(current, device)
                     made[:] = network(batch.to(_torch_dtype(dtype)))
                 count += len(current)
@@ -155,20 +162,32 @@ def readable_rows(
     cache_dir: Path,
     *,
     dtype: str,
+    read: Callable[[int], object],
     unreadable: UnreadableImages,
 ) -> NDArray[np.int64]:
     """Return those of some rows whose images can be read.
 
-    What has features in the cache has been read; the others are tried.
+    What has features in the cache has been read; ``read`` tries the others, or raises
+    UnreadableImage. What it could read is remembered: it is not tried again.
     """
-    if isinstance(images, GivenFeatures):
+    if isinstance(images, GivenFeatures | ArrayImages):
         return rows
     found = _open_cache(backbone, images, dtype, cache_dir).read(rows)[1]
-    for row in rows[~found]:
+    marks = _open_marks(images, backbone.preprocess.reading, cache_dir)
+    untried = rows[~found]
+    untried = untried[~marks.read(untried)[1]]
+
+    def try_out(row: np.int64) -> None:
         try:
-            images.image(int(row), backbone.preprocess.reading)
+            read(int(row))
         except UnreadableImage as error:
             unreadable.add(int(row), error)
+
+    with ThreadPoolExecutor(max_workers=torch.get_num_threads()) as pool:
+        for _ in pool.map(try_out, untried):
+            pass
+    good = untried[unreadable.readable(untried)]
+    marks.write(good, np.ones((len(good), 1)))
     return rows[unreadable.readable(rows)]
 
 
@@ -178,6 +197,22 @@ def readable_rows(
 def _network(backbone: Backbone, device: torch.device, dtype: torch.dtype) -> nn.Module:
     """Return the backbone's network made fast; the last one is kept."""
     return fast_copy(backbone.module, device, dtype)
+
+
+@contextmanager
+def _without_tf32() -> Iterator[None]:
+    """Have a GPU compute with all bits of float32, as a CPU does.
+
+    By torch's default its convolutions use TF32, of 10 bits: their features differ from
+    a CPU's by a percent.
+    """
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    earlier = cudnn.allow_tf32, matmul.allow_tf32
+    try:
+        cudnn.allow_tf32 = matmul.allow_tf32 = False
+        yield
+    finally:
+        cudnn.allow_tf32, matmul.allow_tf32 = earlier
 
 
 def _best_batch_size(backbone: Backbone, device: torch.device) -> int:
@@ -198,6 +233,25 @@ def _open_cache(
         "dtype": str(_torch_dtype(dtype)),
         "dim": backbone.dim,
     }
+    shown = {"weights": backbone.spec.weights}
+    return _open_rows(images, backbone.name, backbone.dim, about, shown, cache_dir)
+
+
+def _open_marks(images: ImageSet, reading: Reading, cache_dir: Path) -> RowCache:
+    """Return the cache of a data set whose rows are there for images that were read."""
+    about: dict[str, object] = {"read by": reading.description}
+    return _open_rows(images, "readable", 1, about, {}, cache_dir)
+
+
+def _open_rows(
+    images: ImageSet,
+    name: str,
+    dim: int,
+    about: dict[str, object],
+    shown: Mapping[str, object],
+    cache_dir: Path,
+) -> RowCache:
+    """Return the cache of a data set; unlike ``about``, ``shown`` is for people."""
     stamps = None
     if isinstance(images, OwnImages):
         about["data-identity"] = "by image"
@@ -206,11 +260,11 @@ def _open_cache(
     else:
         about["data-identity"] = images.identity
     key = hashlib.sha256(repr(about).encode()).hexdigest()[:32]
-    folder = cache_dir / f"{backbone.name}-{key}"
+    folder = cache_dir / f"{name}-{key}"
     if isinstance(images, OwnImages):
-        return FilePerRowCache(folder, backbone.dim, images.keys)
-    about["weights"], about["images"] = backbone.spec.weights, len(images)
-    return SparseFileCache(folder, backbone.dim, about, stamps=stamps)
+        return FilePerRowCache(folder, dim, images.keys)
+    about |= {**shown, "images": len(images)}
+    return SparseFileCache(folder, dim, about, stamps=stamps)
 
 
 def _torch_dtype(dtype: str) -> torch.dtype:

@@ -119,20 +119,18 @@ class SavedRun:
         self.state.save(self.snapshot)
         self.state.ledger.append(LedgerEntry(client, READMITTED))
 
-    def replace(
-        self, client: str, old: Contribution, new: Contribution, digest: str
-    ) -> None:
+    def replace(self, old: Contribution, new: Contribution, entry: LedgerEntry) -> None:
         """Replace a client's contribution to the statistics by another one.
 
-        The new one must have been kept already, where contributions are.
+        The new one must have been kept already, where contributions are; the entry is
+        what the client said with it.
         """
         stats = self.snapshot.statistics - old.statistics() + new.statistics()
-        contributions = self.snapshot.contributions | {client: digest}
+        contributions = self.snapshot.contributions | {entry.client: entry.digest}
         self.snapshot = replace(
             self.snapshot, statistics=stats, contributions=contributions
         )
-        entry = LedgerEntry(client, REPLACED, digest, new.n)
-        self.state.save_without(self.snapshot, entry)
+        self.state.save_without(self.snapshot, replace(entry, outcome=REPLACED))
 
     def use_method(self, method: str) -> None:
         """Take another method with the same statistics; ``write_model`` keeps it."""
@@ -221,6 +219,7 @@ class SavedRun:
             "forgotten_clients": list(snapshot.forgotten),
             "num_samples": snapshot.statistics.n,
             "absent_classes": [snapshot.class_names[c] for c in absent],
+            **self.state.image_counts(),
             "ridge_lambda": model.ridge_lambda if model else None,
         }
         self.directory.write_summary(summary)

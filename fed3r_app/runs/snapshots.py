@@ -25,6 +25,7 @@ from fed3r_app.runs.formats import (
 )
 
 Setting = str | int | float | bool | None
+_DATA = "data-identity"  # a digest, which says nothing to a person
 _GROUPS = ("arrays", "running", "optimizer")
 Named = dict[str, Tensor]
 
@@ -72,13 +73,23 @@ def check_settings(
     earlier: Mapping[str, Setting], settings: Mapping[str, Setting]
 ) -> None:
     """Raise unless a run with these settings may resume an earlier one."""
-    for key in sorted(earlier.keys() | settings.keys()):
+    # The digest last: another data set or folder has others, too.
+    keys = sorted(earlier.keys() | settings.keys(), key=lambda key: (key == _DATA, key))
+    for key in keys:
         then, now = earlier.get(key), settings.get(key)
-        if then != now:
+        if then == now:
+            continue
+        if key == _DATA:
             raise ValueError(
-                f"{key} must be {then!r}, as in the run that is resumed, got {now!r}. "
-                "Choose another run-name to begin a new run."
+                "data-path must hold the training images of the run that is resumed, "
+                "got others: some were added, removed or renamed (in a run of 0.1 "
+                "also: changed). Put them back, or choose another run-name to begin a "
+                "new run."
             )
+        raise ValueError(
+            f"{key} must be {then!r}, as in the run that is resumed, got {now!r}. "
+            "Choose another run-name to begin a new run."
+        )
 
 
 def save_snapshot(path: Path, snapshot: Snapshot) -> None:

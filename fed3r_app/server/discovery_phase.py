@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from logging import INFO
+from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord
 from flwr.common.logger import log
 
+from fed3r_app.config import SECAGG, Config
 from fed3r_app.data.label_space import LabelSpace
+from fed3r_app.server.client_evaluation import clients_with_test_images
 from fed3r_app.server.context import RunContext
 from strategies import IN_FLIGHT, ClientDiscovery, natural_key
 
@@ -66,6 +68,20 @@ def discover_clients(
             f"{config.min_clients}. {' '.join(registry.refused.values())}".rstrip()
         )
     log(INFO, "%d clients", len(registry.clients))
+    if not context.data.dataset and not clients_with_test_images(context):
+        _warn_of_no_test_images(config)
+
+
+def _warn_of_no_test_images(config: Config) -> None:
+    """Say that there will be no accuracy, and what would give one."""
+    protected = config.privacy == SECAGG or config.dp_epsilon
+    own = "" if protected else "test-share=0.2 holds some out at the nodes; "
+    log(
+        WARNING,
+        "Neither the server nor a node has test images: no accuracy. %sdata-path gives "
+        "the server some.",
+        own,
+    )
 
 
 def admit_newcomers(context: RunContext, only: Collection[str] = ()) -> list[str]:

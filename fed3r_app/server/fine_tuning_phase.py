@@ -140,6 +140,8 @@ class FineTuningPhase:
             per_round=config.per_round,
             seed=config.seed,
             fixed=pack_arrays(layer) if config.finetune == "feat" else None,
+            # Elsewhere the statistics have told who sees otherwise.
+            parity=context.parity if config.method == "none" else None,
         )
         backbone = trainable_copy(context.backbone) if config.finetune != "lp" else None
         weight, bias = layer[CLASSIFIER + "weight"], layer.get(CLASSIFIER + "bias")

@@ -24,11 +24,11 @@ _POLL_SECONDS = 1.0
 
 
 class _Answer(NamedTuple):
-    """What a client sent: its statistics, the record of them, and their digest."""
+    """What a client sent: its statistics, the record of them, and what else it said."""
 
     statistics: RidgeStatistics
     record: ArrayRecord
-    digest: str
+    entry: LedgerEntry
 
 
 def forget_or_replace(context: RunContext) -> None:
@@ -54,7 +54,7 @@ def _forget(context: RunContext, run: SavedRun, client: str) -> None:
     contribution = run.state.kept(run.snapshot, client)
     if contribution is None:
         answer = _ask(context, run, client)
-        _check_same(run, client, answer.digest)
+        _check_same(run, client, answer.entry.digest)
         contribution = answer.statistics
     run.forget(client, contribution)
     log(INFO, "Client %s is forgotten.", client)
@@ -73,11 +73,12 @@ def _replace(context: RunContext, run: SavedRun, client: str) -> None:
     settings = context.feature_fingerprint()
     check_settings({key: run.snapshot.settings.get(key) for key in settings}, settings)
     answer = _ask(context, run, client)
-    if answer.digest == run.snapshot.contributions[client]:
+    digest = answer.entry.digest
+    if digest == run.snapshot.contributions[client]:
         log(INFO, "Client %s has the same data as before.", client)
         return
-    run.state.keep(client, answer.digest, answer.record, run.snapshot.class_names)
-    run.replace(client, old, answer.statistics, answer.digest)
+    run.state.keep(client, digest, answer.record, run.snapshot.class_names)
+    run.replace(old, answer.statistics, answer.entry)
     log(INFO, "The contribution of client %s is replaced.", client)
 
 
@@ -100,12 +101,12 @@ class _ReplyJournal:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self.accepted: ArrayRecord | None = None
+        self.accepted: tuple[ArrayRecord, LedgerEntry] | None = None
 
     def record(self, entry: LedgerEntry, record: ArrayRecord | None) -> None:
         """Keep or write a reply."""
         if entry.outcome == ACCEPTED and record is not None:
-            self.accepted = record
+            self.accepted = record, entry
         else:
             self._ledger.append(entry)
 
@@ -130,7 +131,7 @@ def _ask(context: RunContext, run: SavedRun, client: str) -> _Answer:
         reason = sampler.failures[client].rstrip(".")
         raise RunError(f"Client {client} did not send its statistics: {reason}.")
     statistics = accumulator.release().to("cpu")
-    return _Answer(statistics, journal.accepted, accumulator.contributions[client])
+    return _Answer(statistics, *journal.accepted)
 
 
 def _wait_for(context: RunContext, client: str) -> None:

@@ -46,6 +46,19 @@ class ImageBatches:
         pixels = [self._pixels(int(self.rows[i])) for i in indices.tolist()]
         return self.preprocess.normalize(pixels, self.device)
 
+    def try_out(self, row: int) -> None:
+        """Raise UnreadableImage if that is so; keep what will be wanted as it is."""
+        if self.augment is None:
+            self._pixels(row)
+        else:  # a random part would be another draw
+            self.images.image(row, self.preprocess.reading)
+
+    def only(self, rows: NDArray[np.int64]) -> ImageBatches:
+        """Return some of the images; what is in memory stays there."""
+        some = replace(self, rows=rows)
+        some._kept.update(self._kept)
+        return some
+
     def _pixels(self, row: int) -> NDArray[np.uint8]:
         if row in self._kept:
             return self._kept[row]

@@ -9,10 +9,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, RecordDict
 
 from fed3r_app.wire import RecordError
 
+# A record beside the arrays of a training request, and of its reply.
+PARITY = "parity"
 _VALUES, _SOFTWARE = "parity", "software"
 _LONGEST_TEXT = 200
 # Largest difference, relative to the norm, by the dtype of the run. With MobileNetV2
@@ -42,6 +44,14 @@ class ParityCheck:
 
     own: Parity
     dtype: str  # of the run's features
+
+    def ask(self, content: RecordDict) -> None:
+        """Have a training request ask for a client's features of the picture."""
+        content[PARITY] = ConfigRecord({"wanted": True})
+
+    def check_reply(self, content: RecordDict) -> None:
+        """Raise RecordError unless a reply to such a request goes with the server."""
+        self.check(read_parity(content.config_records.get(PARITY, ConfigRecord())))
 
     def check(self, other: Parity | None) -> None:
         """Raise RecordError unless a client's features go with the server's."""

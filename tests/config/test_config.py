@@ -123,6 +123,23 @@ def test_a_bad_value_gets_the_rule_and_the_value(
     [
         ("upload=packed upload-dtype=float16", "with upload-dtype = 'float16'"),
         ("upload=dense upload-dtype=float16", "with upload-dtype = 'float16'"),
+        (
+            'dataset="local" labels="a,b" privacy="secagg" test-share=0.2',
+            r"test-share must be 0\.0 with privacy = 'secagg' and the nodes' images, "
+            r"got 0\.2: .* give the server some with data-path",
+        ),
+        (
+            'dataset="local" labels="a,b" dp-epsilon=2.0 test-share=0.2',
+            r"test-share must be 0\.0 with dp-epsilon and the nodes' images, got 0\.2",
+        ),
+        *(
+            (
+                f'dataset="{dataset}" backbone="pixels" image-size={size}',
+                f"image-size must be a number > 0 with backbone = 'pixels', got {got}:",
+            )
+            for dataset in ("local", "imagefolder", "grocery")
+            for size, got in (('"auto"', "'auto'"), ("0", "0"))
+        ),
         ("method=fedncm fit-intercept=true", "fit-intercept must be false"),
         (
             "method=lda fit-intercept=true",

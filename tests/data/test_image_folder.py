@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from fed3r_app.data import load_dataset
+from fed3r_app.data.image_folder import list_images
 from tests.harness.pixels import write_image
 
 
@@ -40,6 +41,21 @@ def test_an_empty_class_folder_is_a_class_and_hidden_and_other_files_are_passed_
     assert dataset.class_names == ("bird", "cat", "dog")
     assert dataset.train.labels.tolist() == [1, 2, 2]
     assert dataset.test.labels.tolist() == [2]  # by the classes of train
+
+
+def test_files_with_other_endings_are_counted_in_the_log_once(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dog, beside = root / "train" / "dog", root / "raw" / "dog"
+    beside.mkdir(parents=True)
+    for name in ("1.HEIC", "2.heic", "3.txt", "4", ".hidden"):
+        (dog / name).touch()
+        (beside / name).touch()
+    for _ in range(2):
+        list_images(str(root))
+    said = "4 files are passed over, which are no images by their endings: 2 .heic, "
+    assert caplog.text.count(f"{root}: {said}") == 1
+    assert "1 .txt, 1 without an ending. Known endings: .jpg .jpeg" in caplog.text
 
 
 def test_a_folder_that_makes_no_sense_is_refused(root: Any) -> None:

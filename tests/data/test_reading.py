@@ -104,6 +104,20 @@ def test_a_large_jpeg_is_decoded_at_a_fraction() -> None:
     assert (got.getpixel((9, 9)), got.getpixel((9, 2_900))) == (200, 90)
 
 
+def test_pillows_limit_is_not_for_jpegs_which_can_be_decoded_at_a_fraction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    image = Image.new("L", (80, 60), 90)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2_000)
+    assert read(save(image, "jpeg")).size == (80, 60)
+    monkeypatch.setattr(reading_module, "_MAX_PIXELS", 2_000)
+    assert read(save(image, "jpeg")).size == (40, 30)
+    for kind in ("png", "tiff", "gif"):
+        with pytest.raises(UnreadableImage, match="more than 0 megapixels, of which"):
+            read(save(image, kind))
+    assert Image.MAX_IMAGE_PIXELS == 2_000
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="counts kilobytes as Linux does")
 def test_a_huge_picture_takes_little_memory() -> None:
     script = """
@@ -142,3 +156,5 @@ def test_a_bomb_is_refused_before_anything_is_decoded(
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", lambda self: pytest.fail())
     with pytest.raises(UnreadableImage, match="168 megapixels"):
         read(huge_png(14000, 12000))
+    with pytest.raises(UnreadableImage, match="more than 179 megapixels"):
+        read(huge_png(30000, 30000))

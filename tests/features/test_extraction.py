@@ -12,14 +12,20 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from fed3r_app.data.images import DIGEST_BYTES, ImageSet
+from fed3r_app.data.images import DIGEST_BYTES, FileImages, ImageSet, OwnImages
 from fed3r_app.data.reading import Reading
+from fed3r_app.data.unreadable import UnreadableImages
 from fed3r_app.features import extraction as features_module
 from fed3r_app.features.backbone import Backbone, load_backbone
-from fed3r_app.features.extraction import cached_features, extract_features
+from fed3r_app.features.extraction import (
+    cached_features,
+    extract_features,
+    readable_rows,
+)
 from fed3r_app.features.inference_copy import fast_copy, fuse_batch_norm
 from fed3r_app.features.preprocessing import Preprocess
 from fed3r_app.features.spec import BackboneSpec
+from tests.harness.pixels import write_image
 
 CPU = torch.device("cpu")
 Cached = Callable[..., Tensor]
@@ -188,6 +194,31 @@ def test_bfloat16_is_close_and_not_the_same() -> None:
     assert (torch.cosine_similarity(rough, exact) > 0.98).all()
 
 
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_gpu_uses_all_bits_of_float32_and_elsewhere_as_many_as_before(
+    monkeypatch: pytest.MonkeyPatch, allowed: bool
+) -> None:
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    seen: list[bool] = []
+
+    def looking(*args: Any) -> nn.Module:
+        network = fast_copy(*args)
+        network.register_forward_pre_hook(
+            lambda *_: seen.extend((cudnn.allow_tf32, matmul.allow_tf32))
+        )
+        return network
+
+    monkeypatch.setattr(features_module, "fast_copy", looking)
+    earlier = cudnn.allow_tf32, matmul.allow_tf32
+    try:
+        cudnn.allow_tf32 = matmul.allow_tf32 = allowed
+        extract(small_backbone(), NoiseImages(1), [0])
+        assert seen == [False, False]
+        assert (cudnn.allow_tf32, matmul.allow_tf32) == (allowed, allowed)
+    finally:
+        cudnn.allow_tf32, matmul.allow_tf32 = earlier
+
+
 def test_bad_arguments_are_named() -> None:
     images, backbone = NoiseImages(3), small_backbone()
     with pytest.raises(ValueError, match=r"dtype must be one of .* got 'float16'"):
@@ -282,3 +313,38 @@ def test_an_unwritable_cache_does_not_stop_the_run(
     (tmp_path / "file").touch()
     got = cached(backbone, images, range(3), cache_dir=tmp_path / "file")
     assert torch.equal(got, extract(backbone, images, range(3)))
+
+
+@pytest.mark.parametrize("kind", [FileImages, OwnImages])
+def test_what_could_be_read_is_not_tried_again_unless_it_has_changed(
+    tmp_path: Path, kind: type[FileImages]
+) -> None:
+    for i in range(3):
+        write_image(tmp_path / f"{i}.png", value=i)
+    (tmp_path / "1.png").write_bytes(b"no image")
+    tried: list[int] = []
+
+    def readable(intensity: str = "range") -> list[int]:
+        images = kind(tmp_path, [f"{i}.png" for i in range(3)], [0, 0, 0])
+        reading = Reading(intensity=intensity)
+        tried.clear()
+
+        def read(row: int) -> None:
+            tried.append(row)
+            images.image(row, reading)
+
+        rows = readable_rows(
+            small_backbone(preprocess=Preprocess(16, 16, reading=reading)),
+            *(images, np.arange(3), tmp_path / "cache"),
+            dtype="float32",
+            read=read,
+            unreadable=UnreadableImages(1.0),
+        )
+        return [int(row) for row in rows]
+
+    assert (readable(), sorted(tried)) == ([0, 2], [0, 1, 2])
+    assert (readable(), tried) == ([0, 2], [1])
+    write_image(tmp_path / "1.png")
+    (tmp_path / "2.png").write_bytes(b"no image either")
+    assert (readable(), sorted(tried)) == ([0, 1], [1, 2])
+    assert (readable("1-99"), sorted(tried)) == ([0, 1], [0, 1, 2])

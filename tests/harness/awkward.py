@@ -165,7 +165,10 @@ BAD: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: huge_png(14000, 12000),
         "168 megapixels, of which at most 50 are read",
     ),
-    "huger.png": (lambda: huge_png(30000, 30000), "decompression bomb"),
+    "huger.png": (
+        lambda: huge_png(30000, 30000),
+        "more than 179 megapixels, of which at most 50 are read; make it smaller, or",
+    ),
     "float.tif": (
         lambda: save(Image.fromarray(GREY.astype(np.float32)), "tiff"),
         "values from 0 to 255, where numbers with a point should be from 0 to 1",

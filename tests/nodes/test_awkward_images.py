@@ -213,15 +213,17 @@ def test_after_mending_the_files_the_run_is_resumed(federation: Federation) -> N
 
 def test_with_sums_protected_nothing_is_said_of_images(federation: Federation) -> None:
     for client in ("a", "b", "c", "d"):
-        federation.add_images(federation.folder(client), CLASSES * 2)
-    write(federation.folder("a"), {"ape/0.jpg": b"", "ape/1.jpg": os.urandom(9)})
+        for part in ("train", "test"):
+            federation.add_images(federation.folder(client) / part, CLASSES * 2)
+    bad = {"train/ape/0.jpg": b"", "train/ape/1.jpg": os.urandom(9)}
+    write(federation.folder("a"), bad)
     settings: dict[str, Any] = {
         "privacy": "secagg",
         "secagg_group": 4,
         "max_unreadable": 0.5,
     }
     settings["labels"] = "ape,bee"
-    outcome = federation.run(["a", "b", "c", "d"], test_share=0.2, **settings)
+    outcome = federation.run(["a", "b", "c", "d"], **settings)
     assert outcome.summary["unreadable_images"] == 0
     assert outcome.summary["held_out_classes"] == 0
     for each in outcome.exchanges:

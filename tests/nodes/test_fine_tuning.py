@@ -1,10 +1,15 @@
 """Fine-tuning on nodes that join late, leave or start anew."""
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from fed3r_app.data.reading import Reading
 from tests.harness.nodes import ALL, LABELS, Federation, at_first
+from tests.harness.spies import spy
 
 LP: dict[str, Any] = {
     "finetune": "lp",
@@ -67,3 +72,35 @@ def test_who_joins_a_fine_tuning_is_not_asked_to_train(federation: Federation) -
     assert torch.equal(outcome.model.W, whole.model.W)
     assert [kind for node, kind in outcome.grid.log if node == 999] == ["query.hello"]
     assert outcome.summary["clients"] == 3
+
+
+# The features of a random start are made by nobody: it is trained at once.
+RANDOM_START: dict[str, Any] = {
+    "method": "none",
+    "finetune": "full",
+    "backbone": "shufflenet_v2_x0_5",
+    "weights": "random",
+    "image_size": 32,
+    "lr": 1e-3,
+}
+
+
+@pytest.mark.parametrize("kind", ["local", "imagefolder"])
+def test_a_round_decodes_each_image_once(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    folder = federation.folder("clinic-b")
+    (folder / "owl" / "bad.png").write_bytes(b"not an image")
+    settings: dict[str, Any] = RANDOM_START | {"rounds": 3, "dataset": kind}
+    if kind == "local":
+        grid = federation.make_grid(["clinic-b"], **settings)
+    else:
+        grid = federation.make_grid([], data_path=str(folder), **settings)
+        federation.connect(101, {"partition-id": 0, "num-partitions": 1})
+    read = spy(monkeypatch, Reading, "read")
+    outcome = federation.run(grid=grid)
+    files = [Path(name) for _, _, name in read if name.endswith(".png")]
+    times = Counter(file.name for file in files)
+    assert times.pop("bad.png") == 3  # it may have been mended
+    assert len(times) == 4 and set(times.values()) == {3}
+    assert {each.num_examples for each in outcome.trained} == {4}

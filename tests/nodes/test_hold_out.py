@@ -77,6 +77,29 @@ def test_a_class_held_out_whole_is_logged_there_and_counted_here(
     assert counted.held_out_classes == 1
 
 
+HINT = "Neither the server nor a node has test images: no accuracy. "
+
+
+@pytest.mark.parametrize(
+    ("settings", "hint"),
+    [
+        ({}, HINT + "test-share=0.2 holds some out at the nodes; data-path gives"),
+        ({"privacy": "secagg", "labels": ",".join(NAMES)}, HINT + "data-path gives"),
+        ({"test_share": SHARE}, ""),
+    ],
+)
+def test_where_there_are_no_test_images_it_is_said_how_to_have_some(
+    sharing: Federation,
+    caplog: pytest.LogCaptureFixture,
+    settings: dict[str, Any],
+    hint: str,
+) -> None:
+    outcome = sharing.run(CLIENTS, **settings)
+    assert (outcome.summary["accuracy"] is None) == bool(hint)
+    assert hint in caplog.text
+    assert caplog.text.count(HINT) == bool(hint)
+
+
 def test_a_node_with_nothing_left_is_refused_at_once(sharing: Federation) -> None:
     folder = sharing.folder("lone")
     held = next(

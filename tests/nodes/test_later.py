@@ -170,6 +170,28 @@ def test_the_method_that_a_run_was_solved_with_later_stays(
     assert audit(directory) == 1
 
 
+def test_unreadable_images_are_counted_of_those_who_are_in_the_statistics(
+    federation: Federation,
+) -> None:
+    def counted() -> Any:
+        return Outcome(directory).summary["unreadable_images"]
+
+    bad = {client: federation.folder(client) / "owl" for client in ALL}
+    for folder in bad.values():
+        folder.mkdir(exist_ok=True)
+        (folder / "bad.png").write_bytes(b"no image")
+    settings: dict[str, Any] = {"keep_contributions": True, "max_unreadable": 0.5}
+    directory = federation.run(ALL, **settings).directory
+    assert counted() == 4
+    assert fed3r(["forget", str(directory), "clinic-b"]) == 0
+    assert counted() == 3
+    federation.add_images(federation.folder("clinic-c"), ["cat", "elk"], seed=1)
+    (bad["clinic-c"] / "worse.png").write_bytes(b"no image")
+    resume(federation, ALL, replace="clinic-c", **settings)
+    assert counted() == 4
+    assert audit(directory) == 0
+
+
 def test_what_was_not_kept_can_not_be_replaced(federation: Federation) -> None:
     federation.run(ALL)
     with pytest.raises(RunError, match="keep-contributions was false"):

@@ -260,6 +260,13 @@ def test_a_run_is_resumed_with_the_same_settings_only() -> None:
         check_settings(SETTINGS, {**SETTINGS, "rf-dim": 5000})
     with pytest.raises(ValueError, match=r"extra must be None, .* got 1"):
         check_settings(SETTINGS, {**SETTINGS, "extra": 1})
+    earlier = {**SETTINGS, "data-identity": "0a", "dataset": "digits"}
+    with pytest.raises(ValueError, match="dataset must be 'digits'"):
+        check_settings(
+            earlier, {**earlier, "data-identity": "1b", "dataset": "grocery"}
+        )
+    with pytest.raises(ValueError, match="got others: some were added, removed or"):
+        check_settings(earlier, {**earlier, "data-identity": "1b"})
 
 
 @pytest.mark.parametrize("model", MODELS.values(), ids=MODELS)

@@ -129,6 +129,34 @@ def test_nothing_of_it_is_added_whatever_the_mode(
     assert "its features of the built-in picture must be within 0.001" in caplog.text
 
 
+@pytest.mark.parametrize("finetune", ["full", "lp"])
+def test_a_random_start_has_the_first_reply_of_its_training_tell(
+    run: AppRuns, tmp_path: Path, finetune: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings: dict[str, Any] = {"method": "none", "finetune": finetune, "rounds": 2}
+    settings |= {"lr": 1e-3, "clients_per_round": 0}
+    before, patch = at_odd_client(other_decoder, tmp_path)
+    try:
+        outcome = run(3, before=before, **settings)
+    finally:
+        patch.undo()
+    assert [line["clients_trained"] for line in outcome.tuning] == [2, 2]
+    sentence = f"Client {ODD} failed: its features of the built-in picture must be"
+    assert sentence in caplog.text
+    trained = outcome.trained
+    assert sorted((e.round, e.client) for e in trained) == [
+        *((1, 0), (1, 1), (1, 2)),  # not asked again
+        *((2, 1), (2, 2)),
+    ]
+    told = [each for each in trained if "parity" in each.reply.config_records]
+    assert told == [each for each in trained if each.round == 1]
+
+
+def test_after_a_closed_form_the_training_does_not_tell_again(run: AppRuns) -> None:
+    outcome = run(2, finetune="lp", rounds=1)
+    assert all("parity" not in each.reply.config_records for each in outcome.trained)
+
+
 def test_who_sees_alike_is_not_refused(run: AppRuns, tmp_path: Path) -> None:
     before, patch = at_odd_client(lambda patch: None, tmp_path)
     try:

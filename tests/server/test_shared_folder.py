@@ -82,6 +82,24 @@ def test_bad_test_images_at_the_server_are_counted_and_limited(
         again(run, folder / "parts", run_name="more")
 
 
+def test_what_is_advised_for_bad_images_works(run: AppRuns, folder: Path) -> None:
+    settings: dict[str, Any] = {"partition": "by-class"}
+    bad = [folder / "left" / f"{i}.png" for i in range(6)]
+    good = bad[0].read_bytes()
+    for path in bad:
+        path.write_bytes(b"<html>")
+    with pytest.raises(RunError, match=r"Put good ones of the same names in their pl"):
+        again(run, folder, **settings)
+    for path in bad:
+        path.unlink()
+    with pytest.raises(RunError, match=r"got others: some were added, removed or ren"):
+        again(run, folder, resume=True, **settings)
+    for path in bad:
+        path.write_bytes(good)
+    outcome = again(run, folder, resume=True, **settings)
+    assert outcome.summary["num_samples"] == 40
+
+
 def test_a_missing_image_is_reported_before_any_client_works(
     run: AppRuns, folder: Path
 ) -> None:
