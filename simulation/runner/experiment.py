@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -13,10 +13,13 @@ from simulation.runner.run_grid import SEED, ExperimentRun, RunGrid
 from simulation.runner.yaml_file import YamlValue
 
 FIGURES = ("curves", "final", "kernel")
-MEASURES = ("accuracy", "closed_form_accuracy", "probe_accuracy")
+MEASURES = (
+    *("accuracy", "closed_form_accuracy"),
+    *("softmax_accuracy", "probe_accuracy"),
+)
 _KEYS = (
     *("title", "about", "base", "points", "axes", "reference", "target", "plot"),
-    *("kernel", "coupons"),
+    *("kernel", "coupons", "paper"),
 )
 T = TypeVar("T")
 
@@ -53,6 +56,18 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Paper:
+    """What the paper reports of a data set, in percent by curve and measure.
+
+    ``differences`` say in words how its set-up differs from that of the runs.
+    """
+
+    dataset: str
+    numbers: Mapping[str, Mapping[str, float]]
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Experiment:
     """An experiment that has been checked."""
 
@@ -65,6 +80,7 @@ class Experiment:
     target: Target | None
     kernel: Kernel | None
     coupons: Coupons | None
+    paper: Paper | None
 
     @property
     def name(self) -> str:
@@ -106,6 +122,7 @@ def read_experiment(source: Source, data_path: str = "") -> Experiment:
         target=optional("target", partial(_target, runs)),
         kernel=optional("kernel", _kernel),
         coupons=optional("coupons", _coupons),
+        paper=optional("paper", partial(_paper, runs)),
     )
 
 
@@ -173,6 +190,17 @@ def _coupons(value: YamlValue) -> Coupons:
         tuple(each.share(or_all=True) for each in parts["shares"].items()),
         parts["simulations"].whole(),
     )
+
+
+def _paper(runs: tuple[ExperimentRun, ...], value: YamlValue) -> Paper:
+    parts = value.mapping("dataset", "numbers", "differences", need=True)
+    curves = parts["numbers"].mapping(*map(curve_of, runs))
+    numbers = {
+        curve: {key: cell.percentage() for key, cell in row.mapping(*MEASURES).items()}
+        for curve, row in curves.items()
+    }
+    differences = tuple(each.text() for each in parts["differences"].distinct())
+    return Paper(parts["dataset"].text(), numbers, differences)
 
 
 def curve_of(run: ExperimentRun, *without: str) -> str:

@@ -34,6 +34,7 @@ _STYLES = [(color, style) for style in ("-", "--", ":", "-.") for color in _COLO
 _LABELS = {
     "accuracy": "accuracy",
     "closed_form_accuracy": "before fine-tuning",
+    "softmax_accuracy": "softmax",
     "probe_accuracy": "ridge on its features",
 }
 # The costs behind the accuracy in what is measured, and how to write their values.

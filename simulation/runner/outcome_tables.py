@@ -1,4 +1,4 @@
-"""An experiment's tables: what each curve came to, and what a target took."""
+"""An experiment's tables: what each curve came to, beside the paper, to a target."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from simulation.runner.collect import (
     standard_deviation,
     to_reach,
 )
+from simulation.runner.experiment import Paper, curve_of
 from simulation.tables import Table
 
 
@@ -25,6 +26,8 @@ def tables_of(results: Results) -> list[Table]:
         if target := experiment.target:
             goals = target.accuracies
             tables += [target_table(results, goal, target.baseline) for goal in goals]
+    if paper := experiment.paper:
+        tables.append(paper_table(results, paper))
     if results.lines and experiment.kernel:
         tables.append(kernel_table(results.lines))
     if results.lines and experiment.coupons:
@@ -48,6 +51,7 @@ def _mean(form: Callable[[float], str]) -> Callable[[Sequence[float]], str]:
 _COLUMNS: tuple[tuple[str, str, Callable[[Sequence[float]], str]], ...] = (
     ("accuracy (%)", "accuracy", percent),
     ("before fine-tuning (%)", "closed_form_accuracy", percent),
+    ("softmax (%)", "softmax_accuracy", percent),
     ("ridge on its features (%)", "probe_accuracy", percent),
     ("lambda", "ridge_lambda", _mean("{:.4g}".format)),
     ("rounds", "rounds", _mean("{:,.4g}".format)),
@@ -74,11 +78,42 @@ def outcome_table(results: Results) -> Table:
         values = [known_values(runs, key) for runs in curves.values()]
         if any(values):
             columns[heading] = [form(each) if each else None for each in values]
-    title = "At the end"
-    if max(seeds) > 1:
-        number = f"{min(seeds)} seeds" if len(seeds) == 1 else "the seeds"
-        title += f", mean ± sample standard deviation of {number}"
+    title = f"At the end{_of_seeds(seeds)}"
     return Table(title, tuple(columns), list(zip(*columns.values(), strict=True)))
+
+
+def paper_table(results: Results, paper: Paper) -> Table:
+    """Return the paper's accuracies and ours side by side, also where one is missing.
+
+    Its measures are those of the plot and those that the paper has.
+    """
+    experiment, curves = results.experiment, results.curves()
+    names = dict.fromkeys(map(curve_of, experiment.runs))
+    rows = [(paper.numbers.get(name, {}), curves.get(name, [])) for name in names]
+    columns: dict[str, list[str | None]] = {"": list(names)}
+    known = [key for theirs, _ in rows for key in theirs]
+    for heading, key, form in _COLUMNS:
+        if key not in (*experiment.plot.measures, *known):
+            continue
+        name = heading.removesuffix(" (%)")
+        if key in known:
+            columns[f"{name}, paper ({paper.dataset})"] = [
+                f"{theirs[key]:.1f}" if key in theirs else None for theirs, _ in rows
+            ]
+        values = [known_values(ours, key) for _, ours in rows]
+        columns[f"{name}, ours"] = [form(each) if each else None for each in values]
+    title = "In percent, beside the paper"
+    title += _of_seeds({len(runs) for runs in curves.values()})
+    cells = list(zip(*columns.values(), strict=True))
+    return Table(title, tuple(columns), cells, notes=paper.differences)
+
+
+def _of_seeds(numbers: set[int]) -> str:
+    """Return what a title says of means over some numbers of seeds."""
+    if max(numbers, default=0) < 2:
+        return ""
+    seeds = f"{min(numbers)} seeds" if len(numbers) == 1 else "the seeds"
+    return f", mean ± sample standard deviation of {seeds}"
 
 
 def target_table(results: Results, goal: float, baseline: str) -> Table:

@@ -101,6 +101,13 @@ class YamlValue:
             raise self.must_be("a number between 0 and 1")
         return self.value
 
+    def percentage(self) -> float:
+        """Return a number from 0 to 100."""
+        value = self.scalar()
+        if isinstance(value, (str, bool)) or not 0 <= value <= 100:
+            raise self.must_be("a percentage from 0 to 100")
+        return value
+
 
 def unknown(key: str, known: Iterable[str]) -> str:
     """Return the message that a key is not known."""

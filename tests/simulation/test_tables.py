@@ -17,3 +17,14 @@ def test_a_table_is_safe_in_html() -> None:
     assert "<script>" not in page
     assert "a &lt; b" in page
     assert page.count("<tr>") == 2
+
+
+def test_notes_stand_below_the_table() -> None:
+    notes = ("one", " ".join(["two"] * 30))
+    table = Table("t", ("", "n"), [("a", 1)], notes=notes)
+    text = table.text().splitlines()
+    assert text[4:6] == ["", "- one"]
+    assert text[6].startswith("- two two") and text[7].startswith("  two two")
+    assert max(map(len, text)) <= 88
+    assert table.markdown().endswith(f"| a | 1 |\n\n- one\n- {notes[1]}")
+    assert table.html().count("<li>") == 2

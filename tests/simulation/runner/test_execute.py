@@ -19,9 +19,9 @@ from fed3r_app.features.spec import BackboneSpec
 from simulation.__main__ import main
 from simulation.analyses.kernel_comparison import Line
 from simulation.runner.analyses import analyses_wanted, read_lines
-from simulation.runner.collect import Results, collect, measured
+from simulation.runner.collect import Results, collect, known_values, measured
 from simulation.runner.experiment import load
-from simulation.runner.outcome_tables import kernel_table
+from simulation.runner.outcome_tables import kernel_table, percent, tables_of
 from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import DONE, NEW, Store, run_name
 
@@ -39,6 +39,10 @@ axes:
   alpha: [0, 0.1, 1000]
   seed: [0, 1]
 target: {accuracy: 0.5, baseline: alpha 0}
+paper:
+  dataset: Clocks
+  numbers: {alpha 0.1: {accuracy: 63}}
+  differences: [Clocks are round & digits < 10.]
 """
 
 
@@ -109,7 +113,25 @@ def test_the_report_is_one_page_that_needs_no_other_file(done: Done) -> None:
     assert not re.search(r"""(src|href)=["'](?!data:)""", page)
     assert "To an accuracy of 50 %" in page
     assert "centralised" in page
+    assert "<th>accuracy, paper (Clocks)</th>" in page
+    assert "<li>Clocks are round &amp; digits &lt; 10.</li>" in page
     assert (out / "splits" / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_our_accuracies_stand_beside_the_papers(done: Done, capsys: Capsys) -> None:
+    path, out = done
+    results = collect(load(str(path))[0], Store(out))
+    (name, theirs, ours) = tables_of(results)[-1].rows[1]
+    assert (name, theirs) == ("alpha 0.1", "63.0")
+    assert ours == percent(known_values(results.finished[2:4], "accuracy"))
+    arguments = [str(path), "--output", str(out)]
+    assert main(["table", *arguments]) == 0
+    assert "\n- Clocks are round & digits < 10.\n" in capsys.readouterr().out
+    assert main(["table", *arguments, "--markdown"]) == 0
+    said = capsys.readouterr().out
+    assert f"| alpha 0.1 | 63.0 | {ours} |" in said
+    assert "\n\n- Clocks are round & digits < 10.\n" in said
+    assert said.strip() == (out / "splits" / "tables.md").read_text().strip()
 
 
 def test_what_is_done_is_skipped(done: Done, capsys: Capsys) -> None:

@@ -31,6 +31,7 @@ def test_every_preset_is_valid(name: str) -> None:
 
 def test_every_preset_has_a_digits_version_which_needs_no_data() -> None:
     stems = {file.stem for file in FOLDER.glob("*.yaml")}
+    stems.remove("paper")  # of the paper's data
     assert len(find("*-digits")) == len(stems) == 13
     for stem in stems:
         read_experiment(PRESETS[f"{stem}-digits"])
@@ -104,6 +105,7 @@ def test_the_path_of_the_data_can_be_given_on_the_command_line(
 
 # What is added to the small experiment of 7 lines, the line of the mistake, the words.
 ONE = "axes: {seed: [0]}\n"
+PAPER = ONE + "paper: {dataset: D, differences: none, numbers: "
 BAD = [
     (f"  imagesize: 8\n{ONE}", 8, r"'imagesize'.*Did you mean 'image-size'"),
     ("axis: {seed: [0]}\n", 8, "'axis'.*Did you mean 'axes'"),
@@ -135,6 +137,11 @@ BAD = [
         *(9, "target.accuracy must be a number between 0 and 1, got 2"),
     ),
     (f"{ONE}reference: one\n", 9, "reference must be the name of a point"),
+    (f"{ONE}paper: {{dataset: D, numbers: {{}}}}\n", 9, "differences is missing"),
+    (f"{PAPER}{{every: {{}}}}}}\n", 9, "'every' is not a key.*Known: all"),
+    (f"{PAPER}{{all: {{acuracy: 1}}}}}}\n", 9, "Did you mean 'accuracy'"),
+    (f"{PAPER}{{all: {{accuracy: 101}}}}}}\n", 9, "a percentage from 0 to 100, got 1"),
+    (f"{PAPER}{{all: {{accuracy: true}}}}}}\n", 9, "a percentage .*, got True"),
     ("axes: {seed: [0]\n", 9, "it must be YAML"),
     (f"extends: none.yaml\n{ONE}", 8, "extends must name a file beside it"),
     (f"extends: x.yaml\n{ONE}", 8, "must not extend itself"),

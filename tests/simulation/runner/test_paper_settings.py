@@ -8,7 +8,7 @@ import pytest
 from docs import settings
 from fed3r_app.config import Config
 from simulation.runner.composition import FOLDER, catalogue
-from simulation.runner.experiment import load, read_experiment
+from simulation.runner.experiment import curve_of, load, read_experiment
 from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.yaml_file import Scalar, read_yaml
 
@@ -49,6 +49,7 @@ FEDERATIONS = {
 # What an experiment is about.
 VARIED = {
     "feature-quality": {"probe"},
+    "paper": {"probe"},
     "participation": {"clients-per-round", "sampling"},
     "temperature": {"temperature"},
 }
@@ -112,3 +113,53 @@ def test_the_pictures_on_digits_show_the_methods_alone() -> None:
         for run in load(name)[0].runs:
             assert {key: run.config[key] for key in plain} == plain
             assert not Config.from_run_config(run.config).refits
+
+
+# The tables of the paper, in percent.
+CLOSED_FORMS = {
+    "landmarks": (49.6, 53.9, 56.6, 36.2),
+    "inaturalist": (45.1, 46.8, 47.6, 32.2),
+    "cifar100": (63.2, 66.2, 67.5, 51.0),
+}
+# Random start: lp, full; Fed3R start: feat, lp, full.
+FINE_TUNED = {
+    "landmarks": {
+        "FedAvg": (41.0, 57.7, 59.6, 56.7, 64.1),
+        "FedAvgM": (40.8, 58.7, 59.0, 56.2, 64.1),
+        "Scaffold": (51.7, 63.4, 63.4, 58.0, 67.4),
+    },
+    "inaturalist": {
+        "FedAvg": (36.7, 39.5, 50.8, 42.0, 49.0),
+        "FedAvgM": (37.6, 39.3, 51.5, 43.5, 49.8),
+    },
+}
+# Ridge on the features after full from a random start, full and feat from Fed3R.
+RIDGE = {
+    "landmarks": {"FedAvg": (58.8, 59.6, 62.1), "Scaffold": (57.0, 61.8, 64.3)},
+    "inaturalist": {"FedAvg": (53.1, 52.2, 54.6)},
+}
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_the_numbers_beside_ours_are_the_papers(dataset: str) -> None:
+    closed = ("Fed3R", "Fed3R-RF 5k", "Fed3R-RF 10k", "FedNCM")
+    expected = {
+        name: {"accuracy": number}
+        for name, number in zip(closed, CLOSED_FORMS[dataset], strict=True)
+    }
+    for name, numbers in FINE_TUNED.get(dataset, {}).items():
+        start = f"Fed3R+{name}"
+        rows = [f"{name}-LP", name, f"{start}-FEAT", f"{start}-LP", start]
+        for row, number in zip(rows, numbers, strict=True):
+            expected[row] = {"accuracy": number}
+    for name, ridge in RIDGE.get(dataset, {}).items():
+        rows = [name, f"Fed3R+{name}", f"Fed3R+{name}-FEAT"]
+        for row, number in zip(rows, ridge, strict=True):
+            expected[row]["probe_accuracy"] = number
+    (experiment,) = load(f"paper-{dataset}", data_path=os.getcwd())
+    assert experiment.paper
+    assert experiment.paper.numbers == expected
+    # Every row is a curve, and is measured where the paper has measured it.
+    assert [*expected] == list(dict.fromkeys(map(curve_of, experiment.runs)))
+    for run in experiment.runs:
+        assert run.config["probe"] == ("probe_accuracy" in expected[curve_of(run)])
