@@ -50,6 +50,9 @@ _LAYOUTS = {
     ),
 }
 
+# Of cifar100-small: how many images to train on and to evaluate on, drawn by this seed.
+_SMALL, _SMALL_SEED = (10_000, 2_000), 0
+
 # All that the pickles of CIFAR need. A pickle can otherwise run any code.
 _ALLOWED = {
     ("numpy._core.multiarray", "_reconstruct"),
@@ -74,6 +77,24 @@ def load_cifar(name: str, data_path: str) -> DataSet:
         for files in (layout.train, layout.test)
     )
     return DataSet(name, class_names, train, test)
+
+
+def load_cifar100_small(name: str, data_path: str) -> DataSet:
+    """Return 10,000 + 2,000 images, all drawn from CIFAR-100's training images.
+
+    They are the same in every run. What is tuned on them has not seen the test set.
+    """
+    whole = load_cifar("cifar100", data_path)
+    images, wanted = whole.train, sum(_SMALL)
+    assert isinstance(images, ArrayImages)
+    if len(images) < wanted:
+        raise ValueError(
+            f"data-path must hold {wanted:,} training images of CIFAR-100 or more for "
+            f"dataset = {name!r}, got {len(images):,}."
+        )
+    drawn = np.random.default_rng(_SMALL_SEED).permutation(len(images))[:wanted]
+    train, held_out = (images.subset(np.sort(r)) for r in np.split(drawn, _SMALL[:1]))
+    return DataSet(name, whole.class_names, train, held_out)
 
 
 def _download(name: str, layout: _Layout, root: Path) -> None:

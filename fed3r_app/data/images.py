@@ -88,6 +88,10 @@ class ArrayImages(ImageSet):
         """Return one image in RGB; nothing is left to be read."""
         return Image.fromarray(self._pixels[index])
 
+    def subset(self, rows: NDArray[np.int64]) -> Self:
+        """Return some of the images, in the order of the rows."""
+        return type(self)(self._pixels[rows], self.labels[rows])
+
     def digest(self, index: int) -> bytes:
         """Return the digest of the pixels of one image."""
         pixels = self._pixels[index]

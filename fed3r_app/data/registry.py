@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fed3r_app.data.cifar import load_cifar
+from fed3r_app.data.cifar import load_cifar, load_cifar100_small
 from fed3r_app.data.hold_out import hold_out
 from fed3r_app.data.image_folder import load_imagefolder
 from fed3r_app.data.images import DataSet
@@ -47,6 +47,7 @@ _TRAITS: dict[str, Traits] = {
     ),
     "cifar10": Traits(load_cifar, augments=True),
     "cifar100": Traits(load_cifar, augments=True),
+    "cifar100-small": Traits(load_cifar100_small, augments=True),
     "imagefolder": Traits(load_imagefolder, may_hold_out=True),
     **dict.fromkeys(FEDERATION_NAMES, Traits(load_published, augments=True)),
     LOCAL: Traits(

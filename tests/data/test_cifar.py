@@ -83,6 +83,41 @@ def test_cifar100_has_the_fine_labels(tmp_path: Path) -> None:
     assert dataset.test.labels.tolist() == [42]
 
 
+def write_numbered(root: Any, num_images: int) -> None:
+    """Write training images that begin with their number, of class number % 100."""
+    pixels = np.zeros((num_images, 3072), dtype=np.uint8)
+    pixels[:, :2] = np.arange(num_images, dtype="<u2")[:, None].view(np.uint8)
+    labels = [number % 100 for number in range(num_images)]
+    write(write_cifar100(root) / "train", {"data": pixels, "fine_labels": labels})
+
+
+def numbers(images: Any) -> Any:
+    first = np.stack(
+        [np.asarray(images.image(i))[0, :2, 0] for i in range(len(images))]
+    )
+    return first.copy().view("<u2")[:, 0]
+
+
+def test_cifar100_small_is_two_parts_of_the_training_images(tmp_path: Path) -> None:
+    write_numbered(tmp_path, 12_500)
+    small: Any = load_dataset("cifar100-small", str(tmp_path))
+    assert small.class_names == load_dataset("cifar100", str(tmp_path)).class_names
+    train, held_out = numbers(small.train), numbers(small.test)
+    assert (len(train), len(held_out)) == (10_000, 2_000)
+    assert len({*train, *held_out}) == 12_000
+    assert max(train) > 12_000 and max(held_out) > 12_000
+    assert np.array_equal(small.train.labels, train % 100)
+    assert np.array_equal(small.test.labels, held_out % 100)
+    # On every machine the same.
+    assert held_out[:5].tolist() == [8, 9, 18, 20, 22]
+
+
+def test_cifar100_small_needs_enough_images(tmp_path: Path) -> None:
+    write_cifar100(tmp_path)
+    with pytest.raises(ValueError, match=r"must hold 12,000 .*'cifar100-small', got 3"):
+        load_dataset("cifar100-small", str(tmp_path))
+
+
 def test_a_file_of_python_2_is_read(tmp_path: Path) -> None:
     write_cifar10(tmp_path)
     pixels = draw_pixels(2)

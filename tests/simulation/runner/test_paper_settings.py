@@ -6,7 +6,7 @@ import re
 import pytest
 
 from docs import settings
-from fed3r_app.config import Config
+from fed3r_app.config import DEFAULTS, Config
 from simulation.runner.composition import FOLDER, catalogue
 from simulation.runner.experiment import curve_of, load, read_experiment
 from simulation.runner.run_grid import ExperimentRun
@@ -163,3 +163,26 @@ def test_the_numbers_beside_ours_are_the_papers(dataset: str) -> None:
     assert [*expected] == list(dict.fromkeys(map(curve_of, experiment.runs)))
     for run in experiment.runs:
         assert run.config["probe"] == ("probe_accuracy" in expected[curve_of(run)])
+
+
+def test_the_small_protocol_is_ours_beside_the_papers_landmarks() -> None:
+    (experiment,) = load("paper-cifar100-small", data_path=os.getcwd())
+    starts = ("random lp", "random full", "Fed3R feat", "Fed3R lp", "Fed3R full")
+    expected = {
+        f"optimizer {name.lower()}, {start}": number
+        for name, numbers in FINE_TUNED["landmarks"].items()
+        for start, number in zip(starts, numbers, strict=True)
+    }
+    assert experiment.paper and "Landmarks" in experiment.paper.differences[0]
+    numbers = experiment.paper.numbers
+    assert {row: each["softmax_accuracy"] for row, each in numbers.items()} == expected
+    for name, (random, full, feat) in RIDGE["landmarks"].items():
+        ridge = {"random full": random, "Fed3R full": full, "Fed3R feat": feat}
+        for start, number in ridge.items():
+            row = f"optimizer {name.lower()}, {start}"
+            assert numbers[row]["probe_accuracy"] == number
+    # No test image is used, and no default of training is changed.
+    same = ("batch-size", "lr", "temperature", "clip-norm", "guard", "refit", "augment")
+    for run in experiment.runs:
+        assert run.config["dataset"] == "cifar100-small"
+        assert all(run.config[key] == DEFAULTS[key] for key in same)
