@@ -172,9 +172,10 @@ def test_two_files_must_not_have_the_same_name(write: Write, tmp_path: Path) -> 
         catalogue(tmp_path)
 
 
-def test_a_fed3r_start_is_compared_with_a_random_one() -> None:
-    for name, split in (("digits", "by-class"), ("digits-dirichlet", "dirichlet")):
-        (experiment,) = load(f"starts-{name}")
+@pytest.mark.parametrize(("dataset", "seeds"), [("digits", 1), ("grocery", 3)])
+def test_a_fed3r_start_is_compared_with_a_random_one(dataset: str, seeds: int) -> None:
+    for name, split in (("", "by-class"), ("-dirichlet", "dirichlet")):
+        (experiment,) = load(f"starts-{dataset}{name}")
         found = {
             tuple(run.config[key] for key in ("optimizer", "method", "finetune"))
             for run in experiment.runs
@@ -183,8 +184,22 @@ def test_a_fed3r_start_is_compared_with_a_random_one() -> None:
         starts += [("none", "lp"), ("none", "full")]
         optimizers = ("fedavg", "fedavgm", "scaffold")
         assert found == {(each, *start) for each in optimizers for start in starts}
-        assert len(experiment.runs) == 15
+        assert len(experiment.runs) == 15 * seeds
         assert {run.config["partition"] for run in experiment.runs} == {split}
+
+
+def test_each_picture_on_photographs_has_a_band_over_seeds() -> None:
+    found = load("*-grocery*")
+    stems = ("best", "feature-quality", "immunity", "starts", "starts")
+    assert tuple(each.source.file.stem for each in found) == stems
+    for experiment in found:
+        assert {run.config["dataset"] for run in experiment.all_runs} == {"grocery"}
+        assert {run.config["seed"] for run in experiment.runs} == {0, 1, 2}
+    # The features are those of the runs whose curves are shown.
+    best, quality = (
+        {run.identity for run in each.runs if run.config["probe"]} for each in found[:2]
+    )
+    assert best == quality
 
 
 def test_a_name_that_is_not_known_is_refused(capsys: Capsys) -> None:
