@@ -60,7 +60,7 @@ def test_features_of_a_fine_tuned_backbone_are_those_of_its_model(
         weights="random",
         image_size=32,
     )
-    tuned = {"finetune": "feat", "rounds": 1, "lr": 0.1, "clients_per_round": 1}
+    tuned = {"finetune": "feat", "rounds": 1, "clients_per_round": 1, "guard": False}
 
     def features(directory: Path) -> Subset:
         config = Config.from_run_config(RunDirectory(directory).read_config())
