@@ -82,7 +82,8 @@ def _basic(c: Config) -> Iterator[Rule]:
         given = "with dataset = 'synthetic', whose samples are features, and only then"
         got = "{backbone} with {dataset}"
         yield Rule("backbone", (), given, must="be 'none'", got=got)
-    if c.backbone == "pixels" and not c.input_size:
+    # A run that is resumed has the size it was begun with.
+    if c.backbone == "pixels" and not (c.input_size or c.resume):
         given, reason = "with backbone = 'pixels'", "no weights say which size"
         yield Rule("image-size", (), given, reason, "be a number > 0")
     if not traits.may_hold_out:
