@@ -13,7 +13,13 @@ from flwr.common import NDArrays, Scalar
 from torch import Tensor
 
 from fed3r_app.training.model import SoftmaxModel, load_arrays
-from fed3r_app.training.sgd import ReadBatch, TrainingSettings, measure, train
+from fed3r_app.training.sgd import (
+    DivergedError,
+    ReadBatch,
+    TrainingSettings,
+    measure,
+    train,
+)
 from fed3r_app.wire import RECEIVED_CORRECT, RECEIVED_LOSS
 
 Named = dict[str, Tensor]
@@ -92,17 +98,22 @@ class TrainingClient(NumPyClient):
             received = self.model, self.read_unchanged, self.labels, self.settings
             loss, correct = measure(*received)
             metrics = {RECEIVED_LOSS: loss, RECEIVED_CORRECT: correct}
-            if not math.isfinite(loss):  # nothing can be learned from there
-                return parameters, len(self.labels), {"train-loss": loss, **metrics}
-        outcome = train(
-            self.model,
-            trained,
-            self.read_batch,
-            self.labels,
-            self.settings,
-            _generator(self.seed),
-            self.control.correction() if self.control else None,
-        )
+        try:
+            outcome = train(
+                self.model,
+                trained,
+                self.read_batch,
+                self.labels,
+                self.settings,
+                _generator(self.seed),
+                self.control.correction() if self.control else None,
+            )
+        except DivergedError:
+            if not metrics:
+                raise
+            # The server decides what comes of it; what was received goes back.
+            lost = {"train-loss": math.nan, **metrics}
+            return parameters, len(self.labels), lost
         end = {name: value.detach().cpu() for name, value in trained.items()}
         if not all(bool(torch.isfinite(value).all()) for value in end.values()):
             raise ValueError(

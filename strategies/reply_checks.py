@@ -54,12 +54,12 @@ def _metrics_problem(metrics: MetricRecord) -> str | None:
 
 
 def has_diverged(reply: Message) -> bool:
-    """Return whether a client says that the model it received has no finite loss."""
-    for metrics in reply.content.metric_records.values():
-        loss = metrics.get(RECEIVED_LOSS)
-        if type(loss) is float and not math.isfinite(loss):
-            return True
-    return False
+    """Return whether a client that reports its fit says that a loss is not finite."""
+    metrics = reply.content.metric_records.get(METRICS, MetricRecord())
+    losses = (metrics.get(key) for key in (LOSS, RECEIVED_LOSS))
+    return RECEIVED_LOSS in metrics and not all(
+        type(loss) is float and math.isfinite(loss) for loss in losses
+    )
 
 
 def received_fit(reply: Message) -> Metrics | None:

@@ -56,7 +56,7 @@ class TrainedRound:
 
 
 class DivergedError(RunError):
-    """A round in which the model that was sent had no finite loss at any client."""
+    """A round in which most clients had no finite loss with the model that was sent."""
 
 
 @dataclass(eq=False)
@@ -94,7 +94,7 @@ class TrainingRounds:
     _have_trained: set[int] = field(default_factory=set, init=False)
     _failures: dict[str, str] = field(default_factory=dict, init=False)
     _received: dict[str, Metrics] = field(default_factory=dict, init=False)
-    _diverged: bool = field(default=False, init=False)
+    _diverged: int = field(default=0, init=False)
 
     def fix(self, arrays: ArrayRecord) -> None:
         """Have other arrays stay as they are from now on: all clients need them."""
@@ -119,7 +119,7 @@ class TrainingRounds:
     ) -> TrainedRound:
         """Train one round; raise RunError if no reply was valid."""
         cohort, self._failures = self.cohort(number), {}
-        self._received, self._diverged = {}, False
+        self._received, self._diverged = {}, 0
         nodes = self._nodes_of(cohort)
         if not nodes:
             raise self._all_failed(number, cohort)
@@ -133,6 +133,11 @@ class TrainingRounds:
         replies = list(self.registry.stream_replies(grid, messages, timeout))
         expected = expected_layout(messages[0])
         good = self._valid_replies(replies, nodes, expected, traffic)
+        if self._diverged > len(good):
+            raise DivergedError(
+                f"{self._diverged} of the {len(cohort)} clients of round {number} have "
+                "no finite loss"
+            )
         if not good:
             raise self._all_failed(number, cohort)
         # Flower's mean of the rest; ours of the running statistics is Flower's too.
@@ -160,7 +165,7 @@ class TrainingRounds:
 
     def _all_failed(self, number: int, cohort: Sequence[str]) -> RunError:
         reason = next(iter(self._failures.values()))
-        return (DivergedError if self._diverged else RunError)(
+        return RunError(
             f"All {len(cohort)} clients of round {number} failed; one said: {reason}"
         )
 
@@ -199,7 +204,7 @@ class TrainingRounds:
             self._have_fixed.add(node)
             problem = self._parity_problem(node, nodes[node], reply)
             if problem := problem or find_problem(reply, expected):
-                self._diverged |= has_diverged(reply)
+                self._diverged += has_diverged(reply)
                 self._fail(nodes[node], problem)
             else:
                 good[node] = reply

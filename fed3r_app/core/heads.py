@@ -111,7 +111,7 @@ def solve_ridge(
     _check_penalty(lam)
     _check_not_empty(stats)
     scale = float(stats.diagonal.abs().mean())
-    W = torch.cholesky_solve(stats.b, _cholesky(stats.A, lam, scale))
+    W = torch.cholesky_solve(stats.b, cholesky(stats.A, lam, scale))
     if normalize:
         W = _divide_columns(W, (W[:-1] if intercept else W).norm(dim=0), stats)
     return W
@@ -154,7 +154,7 @@ def solve_lda(stats: RidgeStatistics, lam: float) -> tuple[Tensor, Tensor]:
     _check_not_empty(stats)
     within, trace = stats.scatter(lambda d, num_classes: slice(None))
     # The difference S_w cancels: its rounding errors are as large as those of A.
-    L = _cholesky(mirror_upper(within), lam, scale=trace / stats.d)
+    L = cholesky(mirror_upper(within), lam, scale=trace / stats.d)
     counts = stats.counts.clamp(min=1).to(torch.float64)
     means = stats.b / counts
     W = stats.n * torch.cholesky_solve(means, L)
@@ -171,7 +171,7 @@ def _check_not_empty(stats: RidgeStatistics) -> None:
         raise ValueError("There are no samples in the statistics: nothing to solve.")
 
 
-def _cholesky(A: Tensor, lam: float, scale: float) -> Tensor:
+def cholesky(A: Tensor, lam: float, scale: float) -> Tensor:
     """Return L with LL' = A + lam I, or with a little more on the diagonal.
 
     ``scale`` is the size of the terms whose rounding errors A has.

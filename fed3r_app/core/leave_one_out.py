@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fed3r_app.core.heads import cholesky
 from fed3r_app.core.statistics import RidgeStatistics
 
 
@@ -33,14 +34,12 @@ class LeaveOneOut:
     @classmethod
     def of(cls, stats: RidgeStatistics, W: Tensor, lam: float) -> LeaveOneOut:
         """Return it for the ridge solution W (d, C), with normalised columns or not."""
-        A = stats.A.clone()
-        A.diagonal().add_(lam)
-        # df = tr A (A + lam I)^-1 = d - lam tr (A + lam I)^-1, and with A + lam I = LL'
-        # the last trace is the squared norm of L^-1.
-        inverse = torch.linalg.inv_ex(torch.linalg.cholesky(A))[0]
-        freedom = stats.d - lam * float(inverse.square().sum())
+        # df = tr A (A + lam I)^-1 = d - lam tr (A + lam I)^-1.
+        L = cholesky(stats.A, lam, float(stats.diagonal.abs().mean()))
+        freedom = stats.d - lam * float(torch.cholesky_inverse(L).trace())
         # (A + lam I) s_c W_c = b_c is solved by the column before it was divided.
-        own, found = (W * (A @ W)).sum(dim=0), (W * stats.b).sum(dim=0)
+        own = (W * (stats.A @ W + lam * W)).sum(dim=0)
+        found = (W * stats.b).sum(dim=0)
         scale = torch.where(found > 0, own / found, torch.zeros_like(found))
         return cls(min(max(freedom / stats.n, 0.0), _MOST), scale)
 

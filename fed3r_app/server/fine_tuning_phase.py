@@ -13,7 +13,7 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from fed3r_app.config.versions import LR_V0_1
-from fed3r_app.core import METRICS, Classifier, select_penalty
+from fed3r_app.core import METRICS, Classifier
 from fed3r_app.data import dataset_traits
 from fed3r_app.features.extraction import extract_features
 from fed3r_app.runs.model_file import SavedModel
@@ -28,8 +28,9 @@ from fed3r_app.server.cost_meter import add_training_costs
 from fed3r_app.server.discovery_phase import admit_newcomers
 from fed3r_app.server.guard import Guard
 from fed3r_app.server.initial_classifier import InitialClassifier, closed_form_start
-from fed3r_app.server.quality_probe import errors, probe
+from fed3r_app.server.quality_probe import RefitRule, TooFewClients, probe
 from fed3r_app.training.model import (
+    BIAS,
     CLASSIFIER,
     SoftmaxModel,
     digest_arrays,
@@ -80,9 +81,8 @@ class FineTuningPhase:
         What is trained.
     rounds : TrainingRounds
         The optimiser, with the clients that train.
-    start_error : float or None
-        Error of the start's statistics by generalised cross-validation: a refit on the
-        way must be below it. None takes any.
+    refit_rule : RefitRule or None
+        What a refit on the way must be better than; None takes any.
 
     Attributes
     ----------
@@ -105,7 +105,7 @@ class FineTuningPhase:
     model: SoftmaxModel
     rounds: TrainingRounds
     guard: Guard | None = None
-    start_error: float | None = None
+    refit_rule: RefitRule | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     trained: int = 0
     stopped: str = ""
@@ -120,7 +120,7 @@ class FineTuningPhase:
         context: RunContext,
         start: InitialClassifier,
         earlier: Checkpoint | None,
-        start_error: float | None = None,
+        refit_rule: RefitRule | None = None,
     ) -> FineTuningPhase:
         """Return the phase, ready to begin or to be resumed from a checkpoint."""
         config, layer = context.config, start.layer
@@ -144,7 +144,7 @@ class FineTuningPhase:
             parity=context.parity if config.method == "none" else None,
         )
         backbone = trainable_copy(context.backbone) if config.finetune != "lp" else None
-        weight, bias = layer[CLASSIFIER + "weight"], layer.get(CLASSIFIER + "bias")
+        weight, bias = layer[CLASSIFIER + "weight"], layer.get(BIAS)
         model = SoftmaxModel(backbone, weight, bias)
         may_augment = (
             config.moves_backbone and dataset_traits(config.dataset).may_mirror
@@ -154,8 +154,10 @@ class FineTuningPhase:
                 INFO,
                 "Trains on images as they are; augment=true crops and mirrors them",
             )
-        guard = Guard(start.fit.left_out) if config.guard and start.fit else None
-        phase = cls(context, start, model, rounds, guard, start_error)
+        guard = None
+        if config.guard and start.fit:
+            guard = Guard(start.fit.left_out, (0, _copies(model)))
+        phase = cls(context, start, model, rounds, guard, refit_rule)
         if earlier:
             phase._resume_from(earlier)
         return phase
@@ -177,7 +179,7 @@ class FineTuningPhase:
             try:
                 result = self._train_round()
             except DivergedError as error:
-                if self.guard is None or self.guard.last_good is None:
+                if self.guard is None:
                     raise
                 self._stop(str(error))
             else:
@@ -224,7 +226,7 @@ class FineTuningPhase:
 
     def _stop(self, reason: str) -> None:
         """End the training at the last good model."""
-        assert self.guard and self.guard.last_good
+        assert self.guard
         self.stopped = reason
         self.trained, arrays = self.guard.last_good
         self._load(arrays)
@@ -238,17 +240,22 @@ class FineTuningPhase:
         Not if cross-validation finds it worse than the start.
         """
         context, arrays = self.context, self.backbone_arrays()
-        solution = probe(context, self.clients, arrays, self.test_features())
-        if self.start_error is not None:
-            error = select_penalty(solution.statistics).error
-            if not error < self.start_error:
-                said = "No refit after round %d: its features' error by %s"
-                log(WARNING, said, self.trained, errors(error, self.start_error))
-                return
-        temperature = context.config.temperature
-        start = closed_form_start(context, solution, temperature, arrays)
-        self.start = replace(start, fit=self.start.fit)
-        self._load(self.start.layer)
+        try:
+            solution = probe(context, self.clients, arrays, self.test_features())
+            objection = self.refit_rule.objection(solution) if self.refit_rule else None
+        except TooFewClients as error:
+            objection = str(error)
+        if objection:
+            log(WARNING, "No refit after round %d: %s", self.trained, objection)
+            return
+        given = context.config.temperature
+        measure = given == "auto"
+        start = closed_form_start(context, solution, given, arrays, measure=measure)
+        layer = dict(start.layer)
+        if self.start.has_bias:  # ridge has none, but what trains has one
+            layer.setdefault(BIAS, torch.zeros(context.num_classes))
+        self.start = replace(start, layer=layer, fit=self.start.fit)
+        self._load(layer)
         move_model(self.rounds.optimizer, pack_arrays(self._arrays()))
         if context.config.finetune == "feat":
             self.rounds.fix(pack_arrays(self._layer()))
@@ -347,6 +354,8 @@ class FineTuningPhase:
             numbers={
                 "trained": self.trained,
                 "stopped": int(bool(self.stopped)),
+                "bad_rounds": self.guard.bad_rounds if self.guard else 0,
+                "of_v0_1": int(self.is_of_v0_1),
                 "temperature": self.start.temperature,
                 **self.metrics,
             },
@@ -361,7 +370,9 @@ class FineTuningPhase:
         restore_optimizer(self.rounds.optimizer, pack_arrays(self._arrays()), state)
         if self.context.config.finetune == "feat":
             self.rounds.fix(pack_arrays(self._layer()))
-        self.is_of_v0_1 = "stopped" not in earlier.numbers
+        self.is_of_v0_1 = bool(earlier.numbers.get("of_v0_1", 1))
+        if self.guard:
+            self.guard.bad_rounds = int(earlier.numbers.get("bad_rounds") or 0)
         if earlier.numbers.get("stopped"):
             self.stopped = "it was ended before"
         self.trained = int(earlier.numbers["trained"] or 0)
@@ -382,3 +393,9 @@ class FineTuningPhase:
             **context.backbone.spec.fingerprint(),
             "clients": len(self.clients),
         }
+
+
+def _copies(model: SoftmaxModel) -> Named:
+    """Return copies of all that may train or move with the batches."""
+    moving = {**dict(model.named_parameters()), **model.running_statistics()}
+    return {name: value.detach().clone() for name, value in moving.items()}

@@ -16,7 +16,7 @@ from fed3r_app.runs.snapshots import Checkpoint
 from fed3r_app.server.context import RunContext
 from fed3r_app.server.statistics_phase import Solution
 from fed3r_app.server.training_fit import TrainingFit, measure_fit
-from fed3r_app.training.model import CLASSIFIER, linear_layer_from, random_classifier
+from fed3r_app.training.model import BIAS, linear_layer_from, random_classifier
 
 # Ten to the power of -3, -2.75, … 1: neighbours differ by a factor of 1.8, within which
 # the loss is flat.
@@ -52,7 +52,7 @@ class InitialClassifier:
     @property
     def has_bias(self) -> bool:
         """Whether the layer has a bias."""
-        return CLASSIFIER + "bias" in self.layer
+        return BIAS in self.layer
 
 
 def initial_classifier(
@@ -74,7 +74,8 @@ def initial_classifier(
     temperature = config.temperature
     if temperature == "auto" and earlier:
         temperature = float(earlier.numbers["temperature"] or 1)
-    start = closed_form_start(context, solution, temperature)
+    measure = temperature == "auto" or config.guard
+    start = closed_form_start(context, solution, temperature, measure=measure)
     log(INFO, "Fine-tuning starts at temperature %.3g", start.temperature)
     return start
 
@@ -84,11 +85,13 @@ def closed_form_start(
     solution: Solution,
     temperature: float | Literal["auto"],
     backbone_arrays: Mapping[str, Tensor] | None = None,
+    *,
+    measure: bool,
 ) -> InitialClassifier:
     """Return the start from a classifier in closed form.
 
-    Every client says how it fits its training images, in one exchange, where that is
-    wanted: "auto" is the temperature with the least cross-entropy on all of them.
+    To ``measure`` it, every client says in one exchange how it fits its training
+    images. "auto" is the temperature with the least cross-entropy on all of them.
     ``backbone_arrays`` are those of a fine-tuned backbone, whose solution it is.
     """
     classifier, feature_map = solution.classifier, solution.feature_map
@@ -98,7 +101,7 @@ def closed_form_start(
         feature_map=replace(feature_map, intercept=False),
         temperature=1.0 if temperature == "auto" else temperature,
     )
-    if temperature != "auto" and not context.config.guard:
+    if not measure:
         return start
     tried = _TEMPERATURES if temperature == "auto" else (temperature,)
     # With few images the classifier fits each of them: an image says how sharp the

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from logging import INFO
 
 from flwr.common.logger import log
 from torch import Tensor
 
-from fed3r_app.core import FeatureMap
+from fed3r_app.core import FeatureMap, RidgeStatistics, select_penalty
 from fed3r_app.core.costs import backbone_download_bytes
 from fed3r_app.errors import RunError
 from fed3r_app.server.context import RunContext
@@ -18,6 +19,44 @@ from fed3r_app.server.factory import make_accumulator, make_strategy
 from fed3r_app.server.statistics_phase import Solution
 from fed3r_app.wire import pack_arrays, pack_feature_map
 from strategies import CohortSampler
+
+
+class TooFewClients(RunError):
+    """A probe that did not count as many clients as it must."""
+
+
+@dataclass(frozen=True)
+class RefitRule:
+    """What a refit must be better than.
+
+    Parameters
+    ----------
+    error : float
+        Of ridge regression on the start's features, by cross-validation.
+    num_samples : int
+        The images that it was computed from.
+    """
+
+    error: float
+    num_samples: int
+
+    @classmethod
+    def of(cls, stats: RidgeStatistics) -> RefitRule:
+        """Return the rule of a start with these statistics."""
+        return cls(select_penalty(stats).error, stats.n)
+
+    def objection(self, refit: Solution) -> str | None:
+        """Return why a refit may not replace the start, None if it may."""
+        n = refit.statistics.n
+        if n != self.num_samples:
+            return f"the new features are of {n} images, its own of {self.num_samples}"
+        error = select_penalty(refit.statistics).error
+        if error < self.error:
+            return None
+        return (
+            f"by cross-validation the error of the new features is {error:.4g}, not "
+            f"below its own of {self.error:.4g}"
+        )
 
 
 def probe(
@@ -56,7 +95,7 @@ def probe(
     context.recorder.add_costs(paper_down=downloads)
     missing = [client for client in clients if client not in sampler.counted]
     if len(sampler.counted) < (config.min_clients or len(clients)):
-        raise RunError(
+        raise TooFewClients(
             f"Fed3R on the fine-tuned backbone counted {len(sampler.counted)} of "
             f"{len(clients)} clients; missing: {', '.join(missing[:10])}."
         )
@@ -65,11 +104,6 @@ def probe(
     metrics = evaluation_set.evaluate(classifier) if evaluation_set else None
     stats, ridge_lambda = accumulator.release(), strategy.solver.ridge_lambda
     return Solution(classifier, feature_map, stats, ridge_lambda, metrics)
-
-
-def errors(now: float, start: float) -> str:
-    """Return two errors by cross-validation in words."""
-    return f"cross-validation is {now:.4g}, not below the start's {start:.4g}"
 
 
 def _add_newcomers(

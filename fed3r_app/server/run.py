@@ -193,19 +193,22 @@ class _Run:
             raise RunError(shortfall)
 
     def _fine_tune(self) -> None:
-        """Train the model further; what a failed round leaves is the one before it."""
+        """Train the model further.
+
+        What a failed round leaves is the model before it; with a guard, the start.
+        """
         context, config = self._context, self._config
         if config.finetune == "none":
             return
         solution = self._solution
         start = initial_classifier(context, solution, self._checkpoint)
         self._start = Start.of(context, solution) if solution else None
-        error = self._start.error if self._start else None
+        rule = self._start.rule if self._start else None
         # The statistics may be larger than all that trains. The collector is needed:
         # a strategy and its generator refer to each other.
         self._snapshot = self._statistics = self._solution = solution = None
         gc.collect()
-        tuning = FineTuningPhase.prepare(context, start, self._checkpoint, error)
+        tuning = FineTuningPhase.prepare(context, start, self._checkpoint, rule)
         self._tuning = tuning
         try:
             tuning.run()

@@ -65,11 +65,20 @@ class TrainingFit:
         return [float(loss) / max(total, 1) for loss in self.losses]
 
 
-def accuracy_on(fit: Mapping[str, Metrics], clients: Mapping[str, object]) -> float:
-    """Return the accuracy on the images of some clients, all together; NaN for none."""
-    known = (fit[client] for client in clients if client in fit)
-    metrics = sum(known, start=Metrics(0, 0))
-    return metrics.accuracy if metrics.total else float("nan")
+def accuracies(
+    one: Mapping[str, Metrics], other: Mapping[str, Metrics]
+) -> tuple[float | None, float | None]:
+    """Return two models' accuracies on the images of the clients that said both.
+
+    A client that speaks of another number of images does not count. None for none.
+    """
+    same = [c for c in one if c in other and one[c].total == other[c].total]
+    total = sum(one[client].total for client in same)
+    if not total:
+        return None, None
+    right = (sum(fit[client].correct for client in same) for fit in (one, other))
+    first, second = right
+    return first / total, second / total
 
 
 def measure_fit(

@@ -14,6 +14,7 @@ from fed3r_app.core import Classifier
 from fed3r_app.features.backbone import Backbone
 
 CLASSIFIER, BACKBONE = "classifier.", "backbone."
+BIAS = CLASSIFIER + "bias"
 
 
 class SoftmaxModel(nn.Module):
@@ -89,7 +90,7 @@ def linear_layer_from(classifier: Classifier, intercept: bool) -> dict[str, Tens
         rows, bias = rows[:, :-1], ones if bias is None else bias + ones
     layer = {CLASSIFIER + "weight": rows.float().contiguous()}
     if bias is not None:
-        layer[CLASSIFIER + "bias"] = bias.float().contiguous()
+        layer[BIAS] = bias.float().contiguous()
     return layer
 
 
@@ -102,7 +103,7 @@ def random_classifier(
     weight = torch.empty(num_classes, d).uniform_(-bound, bound, generator=generator)
     arrays = {CLASSIFIER + "weight": weight}
     if intercept:
-        arrays[CLASSIFIER + "bias"] = torch.zeros(num_classes)
+        arrays[BIAS] = torch.zeros(num_classes)
     return arrays
 
 

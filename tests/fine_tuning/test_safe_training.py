@@ -13,6 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from fed3r_app.config import DEFAULTS
 from fed3r_app.errors import RunError
 from fed3r_app.server import final_model
+from fed3r_app.server.quality_probe import RefitRule
 from tests.fine_tuning.conftest import PLAIN
 from tests.harness.runs import AppRuns, assert_same_model
 
@@ -89,7 +90,7 @@ def test_a_loss_that_is_not_finite_at_any_client_ends_it_too(
         outcome = run(4, tamper=diverge, **LP)
     assert outcome.summary["status"] == "complete"
     assert "Fine-tuning ends with the model of round 0" in caplog.text
-    with pytest.raises(RunError, match="All 4 clients of round 2 failed"):
+    with pytest.raises(RunError, match="4 of the 4 clients of round 2 have no finite"):
         run(4, tamper=diverge, run_name="off", **LP | {"guard": False})
 
 
@@ -170,6 +171,7 @@ def test_refits_on_the_way_take_the_place_of_the_softmax(
     assert torch.equal(outcome.model.W, second.T.double())
 
 
+@pytest.mark.slow
 def test_refits_on_the_way_survive_a_resume(run: AppRuns, few_photos: Any) -> None:
     settings = SAFE | few_photos | ALTERNATE | {"guard": False, "rounds": 3}
     whole = run(2, run_name="whole", **settings)
@@ -177,13 +179,79 @@ def test_refits_on_the_way_survive_a_resume(run: AppRuns, few_photos: Any) -> No
     assert_same_model(run(2, resume=True, **settings).model, whole.model)
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "finetune", "method"),
+    [
+        pytest.param("fedavgm", "full", "fed3r", marks=pytest.mark.slow),
+        pytest.param("scaffold", "feat", "fed3r", marks=pytest.mark.slow),
+        ("fedavg", "full", "lda"),
+    ],
+)
+def test_refits_on_the_way_go_with_every_optimiser_and_start(
+    run: AppRuns, few_photos: Any, optimizer: str, finetune: str, method: str
+) -> None:
+    how = {"optimizer": optimizer, "finetune": finetune, "method": method}
+    settings = SAFE | few_photos | ALTERNATE | how | {"guard": False}
+    outcome = run(2, **settings | {"rounds": 2, "refit": False})
+    assert [line["clients_trained"] for line in outcome.tuning] == [2, 2]
+    assert outcome.summary["status"] == "complete"
+
+
 def test_a_softmax_that_is_refused_may_be_refitted(
     run: AppRuns, few_photos: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = final_model._Choice
-    monkeypatch.setattr(chosen, "_against_softmax", lambda self: ["it is refused"])
-    monkeypatch.setattr(chosen, "_against_refit", lambda self, start: [])
+    choice = final_model.ModelChoice
+    monkeypatch.setattr(choice, "_objection_to_softmax", lambda self: "it is refused")
+    monkeypatch.setattr(RefitRule, "objection", lambda self, refit: None)
     settings = SAFE | few_photos | {"finetune": "full", "rounds": 1}
     assert run(2, **settings).summary["model"] == "refit"
     refused = run(2, run_name="no", **settings | {"refit": False}).summary
     assert refused["model"] == "closed form"
+
+
+def test_a_client_that_is_gone_keeps_the_start_and_loses_no_run(
+    run: AppRuns, few_photos: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(message: Message, context: Context) -> None:
+        tuned = message.content.array_records.get("arrays")
+        if tuned and message.metadata.message_type == "train.statistics":
+            assert context.node_config["partition-id"] != 1, "I am gone."
+
+    settings = SAFE | few_photos | ALTERNATE | {"max_retries": 0}
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        outcome = run(2, before=fail, **settings)
+    assert outcome.summary["model"] == "closed form"
+    assert "No refit after round 1: Fed3R on the fine-tuned" in caplog.text
+    assert "counted 1 of 2 clients; missing: 1" in caplog.text
+
+
+def test_clipping_is_what_keeps_a_network_alive(run: AppRuns) -> None:
+    def softmax(**settings: Any) -> float:
+        free: dict[str, Any] = {"guard": False, "refit": False, "rounds": 2}
+        outcome = tune(run, "feat", **free, **settings)
+        return float(outcome.summary["softmax_accuracy"])
+
+    assert softmax(clip_norm=0.0, run_name="any") < 0.3 < softmax(run_name="clipped")
+
+
+def test_the_prior_reaches_the_clients_and_one_class_is_enough_to_learn(
+    run: AppRuns,
+) -> None:
+    one_class: dict[str, Any] = LP | {"guard": False, "refit": False, "rounds": 5}
+    start = run(10, run_name="start", **LP | {"finetune": "none"}).summary["accuracy"]
+    without = run(10, run_name="without", **one_class | {"local_prior": False})
+    outcome = run(10, **one_class | {"local_prior": True})
+    assert not torch.equal(outcome.model.W, without.model.W)
+    moved = outcome.trained[0]
+    name = "classifier.weight"
+    assert (moved.received()[name] != moved.sent()[name]).any()
+    assert outcome.summary["accuracy"] >= start - 0.01
+
+
+def test_a_resumed_run_remembers_a_bad_round(run: AppRuns) -> None:
+    wild = LP | {"lr": 1e4, "clip_norm": 0.0}
+    run(4, **wild | {"rounds": 2})
+    outcome = run(4, resume=True, **wild | {"rounds": 9})
+    # The model after the first round was found bad before, that after two is now.
+    assert len(outcome.trained) == 4
+    assert outcome.summary["model"] == "closed form"

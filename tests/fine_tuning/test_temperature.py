@@ -11,6 +11,7 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from fed3r_app.core import LeaveOneOut
 from tests.harness.pixels import pixels
 from tests.harness.runs import AppRuns, assert_same_model
 
@@ -116,3 +117,17 @@ def test_a_softmax_step_is_that_of_the_scaled_logits(run: AppRuns) -> None:
     assert x.grad is not None
     expected = (x - lr * x.grad).detach()
     assert float((outcome.model.W.T - expected).abs().max()) <= 1e-6
+
+
+def test_with_few_images_each_is_left_out(run: AppRuns) -> None:
+    few: dict[str, Any] = {"dataset": "digits-small", "image_size": 16, **LP}
+    solved = run(4, run_name="start", **few | {"finetune": "none"})
+    stats, W = solved.statistics, solved.model.W
+    Z, y = pixels(dataset="digits-small", size=16)
+    lam = solved.summary["ridge_lambda"]
+    left_out = LeaveOneOut.of(stats, W, lam).logits(Z.double() @ W, y)
+    losses = [float(cross_entropy(left_out / t, y)) for t in GRID]
+    plain = [float(cross_entropy(Z.double() @ W / t, y)) for t in GRID]
+    best = GRID[int(np.argmin(losses))]
+    assert best > GRID[int(np.argmin(plain))]
+    assert run(4, temperature="auto", **few).summary["temperature"] == best

@@ -29,11 +29,12 @@ def pixels(
     dataset: str = "digits",
     data_path: str = "",
     part: str = "train",
+    size: int = SIZE,
 ) -> tuple[Tensor, Tensor]:
-    """Return the features (n, 64) and labels (n,) of images, all where no rows."""
+    """Return the features (n, size²) and labels (n,) of images, all where no rows."""
     images = getattr(load_dataset(dataset, data_path), part)
     rows = np.arange(len(images)) if rows is None else np.asarray(rows)
-    backbone = load_backbone(BackboneSpec("pixels", "packaged", SIZE))
+    backbone = load_backbone(BackboneSpec("pixels", "packaged", size))
     Z = extract_features(backbone, images, rows, device=torch.device("cpu"))
     return Z, torch.from_numpy(images.labels[rows])
 
