@@ -45,6 +45,8 @@ def same_numbers(ours: Mapping[str, object], theirs: Mapping[str, object]) -> No
     assert ours.keys() == theirs.keys()
     for key in ours.keys() - {"seconds"}:
         if isinstance(ours[key], float):
-            assert ours[key] == pytest.approx(theirs[key], rel=1e-9), key
+            # Clients train in float32, whose sums depend on the number of threads.
+            tolerance = 1e-6 if key == "train_loss" else 1e-9
+            assert ours[key] == pytest.approx(theirs[key], rel=tolerance), key
         else:
             assert ours[key] == theirs[key], key
