@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fed3r_app.training.model import SoftmaxModel, load_arrays
 from fed3r_app.training.sgd import (
-    DivergedError,
+    NotFiniteError,
     ReadBatch,
     TrainingSettings,
     measure,
@@ -108,7 +108,7 @@ class TrainingClient(NumPyClient):
                 _generator(self.seed),
                 self.control.correction() if self.control else None,
             )
-        except DivergedError:
+        except NotFiniteError:
             if not metrics:
                 raise
             # The server decides what comes of it; what was received goes back.

@@ -252,7 +252,7 @@ class Config:
     @property
     def uses_local_prior(self) -> bool:
         """Whether clients train with their own class frequencies in the loss."""
-        return self.local_prior is True or self.local_prior == "auto"
+        return self.local_prior in (True, "auto")
 
     @property
     def augments(self) -> bool:

@@ -267,7 +267,7 @@ class FineTuningPhase:
 
     def backbone_arrays(self) -> Named:
         """Return the backbone's trained arrays; none if it does not move."""
-        if not self._moves_backbone:
+        if not self.context.config.moves_backbone:
             return {}
         arrays = dict(self.model.trainable("feat")) | (self._running() or {})
         return {name: value.detach().clone() for name, value in arrays.items()}
@@ -286,7 +286,7 @@ class FineTuningPhase:
         """Return the features of the test images under the backbone as it is."""
         context = self.context
         images = context.data.test_images
-        if images is None or not self._moves_backbone:
+        if images is None or not context.config.moves_backbone:
             return context.test_features
         rounds, features = self._features
         if rounds != self.trained or features is None:  # a probe asks once more
@@ -300,10 +300,6 @@ class FineTuningPhase:
             )
             self._features = (self.trained, features)
         return features
-
-    @property
-    def _moves_backbone(self) -> bool:
-        return self.context.config.finetune != "lp"
 
     def _lr(self) -> float:
         config = self.context.config
@@ -324,7 +320,10 @@ class FineTuningPhase:
 
     def _running(self) -> Named | None:
         """Return the running statistics, where the clients' batches move them."""
-        moves = self.context.config.batch_norm == "train" and self._moves_backbone
+        moves = (
+            self.context.config.batch_norm == "train"
+            and self.context.config.moves_backbone
+        )
         return self.model.running_statistics() if moves else None
 
     def _end_round(self, result: TrainedRound) -> None:

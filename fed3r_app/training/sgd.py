@@ -88,7 +88,7 @@ class TrainingSettings:
     train_batch_norm: bool = False
 
 
-class DivergedError(ValueError):
+class NotFiniteError(ValueError):
     """A loss that is not finite."""
 
 
@@ -109,7 +109,7 @@ def train(
     generator: torch.Generator,
     correction: Mapping[str, Tensor] | None = None,
 ) -> TrainingOutcome:
-    """Train in place; raise DivergedError as soon as a loss is not finite.
+    """Train in place; raise NotFiniteError as soon as a loss is not finite.
 
     Moves the parameters ``trained`` of a model that maps a batch to logits; all others
     stay as they are. The generator draws the order of the samples, whose labels are of
@@ -134,7 +134,7 @@ def train(
                 logits = logits + prior
             loss = functional.cross_entropy(logits, labels[batch])
             if not bool(torch.isfinite(loss)):
-                raise DivergedError(
+                raise NotFiniteError(
                     f"The training loss became {float(loss.detach())} after {steps} "
                     f"steps with lr = {settings.lr:g}. Lower lr."
                 )
