@@ -5,8 +5,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-# Two torch threads for a test process; Flower's clients get one each from Ray.
-export OMP_NUM_THREADS ?= 2
+# Tests run in two processes with one torch thread each; so do Flower's clients on Ray.
+export OMP_NUM_THREADS ?= 1
+PYTEST := $(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 help: ## show the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -25,10 +26,10 @@ run: $(STAMP) ## the default run: digits, one class per client, Fed3R
 	$(BIN)/python -m simulation flwr-run --federation-config "num-supernodes=10 client-resources-num-cpus=1"
 
 test: lint docs ## linters, types, documents, laws, and short runs on the real engine
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-slow: $(STAMP) ## what takes longer: killed processes, whole matrices
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 lint: $(STAMP) ## ruff, mypy --strict, import contracts
 	$(BIN)/ruff check .
