@@ -17,6 +17,8 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
+_LOCK_SECONDS = 0.5
+
 
 @contextmanager
 def file_lock(file: Path, refusal: str) -> Iterator[None]:
@@ -26,11 +28,28 @@ def file_lock(file: Path, refusal: str) -> Iterator[None]:
     lock, ``refusal`` is the message of the OSError.
     """
     try:
-        lock = FileLock(file, timeout=0).acquire()
+        # Not at once refused: `is_locked` holds it for a moment.
+        lock = FileLock(file, timeout=_LOCK_SECONDS).acquire()
     except Timeout as error:
         raise OSError(refusal) from error
     with lock:
         yield
+
+
+def is_locked(file: Path) -> bool:
+    """Return whether a process holds the lock of a file, which may be read-only."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: it is not known
+        return False
+    try:
+        with file.open("rb") as opened:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no such file, or a system without locks
+        return False
+    return False
 
 
 def append_line(

@@ -77,6 +77,8 @@ class RunDirectory:
     ledger_path = _File("ledger.jsonl")  # who sent what when, and what became of it
     contributions_path = _File("contributions")  # a folder of those that were kept
     checkpoint_path = _File("checkpoint.safetensors")  # the fine-tuning's last round
+    provenance_path = _File("provenance.jsonl")  # with what each part was computed
+    lock_path = _File(".lock")  # held by the process that is at work
 
     @classmethod
     def open(cls, output_dir: str, run_name: str, resume: bool) -> RunDirectory:
@@ -138,7 +140,7 @@ class RunDirectory:
             f"{self.path} must not be in use, got a process that is at work there. "
             "Wait until it has ended, or end it."
         )
-        with file_lock(self.path / ".lock", refusal):
+        with file_lock(self.lock_path, refusal):
             # What a process left that was killed in the middle of writing.
             for path in self.path.glob(f".*.{'[0-9a-f]' * 32}"):
                 path.unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from flwr.common.logger import log
 
 from fed3r_app.runs.curves import plot_curves
 from fed3r_app.runs.directory import RunDirectory
+from fed3r_app.runs.provenance import summary_block
 from fed3r_app.runs.report import format_bytes, summary_table
 
 Progress = dict[str, int | float]
@@ -95,7 +96,12 @@ class Recorder:
 
     def finish(self, outcome: Mapping[str, object]) -> None:
         """Write the summary and the picture, and show both."""
-        summary = {**outcome, "rounds": self.rounds, **self.costs()}
+        summary = {
+            **outcome,
+            "rounds": self.rounds,
+            **self.costs(),
+            "provenance": summary_block(self._directory),
+        }
         self._directory.write_summary(summary)
         what = f"{outcome['method']} on {outcome['dataset']}"
         plot_curves(

@@ -46,11 +46,11 @@ class RunContext:
         Where the run is written.
     device : torch.device
         Where the server computes.
-    test_features : Tensor of shape (n, d) or None
-        Features of the test images, where the server has any.
 
     Attributes
     ----------
+    test_features : Tensor of shape (n, d) or None
+        Features of the test images, where the server has any; made by ``prepare``.
     class_names : tuple of str
         All classes, in the order of their numbers. Where the images are the nodes' own,
         they are known once the clients are discovered.
@@ -68,8 +68,8 @@ class RunContext:
     backbone: Backbone
     directory: RunDirectory
     device: torch.device
-    test_features: Tensor | None = None
-    class_names: tuple[str, ...] = ()
+    test_features: Tensor | None = field(default=None, init=False)
+    class_names: tuple[str, ...] = field(default=(), init=False)
     state: StatisticsStore = field(init=False)
     discovery: ClientDiscovery = field(init=False)
     recorder: Recorder = field(init=False)
@@ -96,13 +96,18 @@ class RunContext:
             backbone = load_backbone(_earlier_spec(config, directory), data.feature_dim)
         else:  # that of a resumed run is of its beginning, but for the method
             directory.write_config(config.to_run_config())
-        features = data.test_features(backbone, device, config.extract_dtype)
-        context = cls(config, grid, data, backbone, directory, device, features)
+        context = cls(config, grid, data, backbone, directory, device)
         context.class_names = data.class_names
         context.state = StatisticsStore(directory, config.keep_contributions)
-        # Counted now, while Flower's clients are starting: it may need the network.
-        _ = context.forward_flops
         return context
+
+    def prepare(self) -> None:
+        """Do what takes time and needs no client, while Flower's are starting."""
+        config, backbone = self.config, self.backbone
+        self.test_features = self.data.test_features(
+            backbone, self.device, config.extract_dtype
+        )
+        _ = self.forward_flops  # may need the network
 
     @property
     def registry(self) -> ClientRegistry:

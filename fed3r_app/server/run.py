@@ -12,6 +12,7 @@ from fed3r_app.core.names import METHODS
 from fed3r_app.errors import RunError
 from fed3r_app.runs.curves import import_matplotlib
 from fed3r_app.runs.model_file import SavedModel, save_model
+from fed3r_app.runs.provenance import recorded_part
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Checkpoint, Snapshot, load_checkpoint
 from fed3r_app.server.client_evaluation import (
@@ -33,7 +34,9 @@ def run(grid: Grid, config: Config) -> None:
     with context.directory.locked():
         if config.forget or config.replace:
             forget_or_replace(context)
-        else:
+            return
+        with recorded_part(context.directory, str(context.device), config.seed):
+            context.prepare()
             _Run(context).run()
 
 
