@@ -13,7 +13,12 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
-from fed3r_app.cli import deployment_commands, model_commands, run_commands
+from fed3r_app.cli import (
+    demo_commands,
+    deployment_commands,
+    model_commands,
+    run_commands,
+)
 from fed3r_app.errors import RunError
 from simulation.commands import add_bench, add_experiments
 
@@ -52,7 +57,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for module in (model_commands, run_commands, deployment_commands):
+    for module in (
+        model_commands,
+        run_commands,
+        deployment_commands,
+        demo_commands,
+    ):
         module.commands.add_to(commands)
     about = "run experiments on this machine: the paper's, and your own"
     experiments = commands.add_parser("experiments", help=about, description=about)

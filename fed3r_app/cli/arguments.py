@@ -86,6 +86,11 @@ def connection(options: argparse.Namespace) -> SuperLink:
 
 
 APP = path("--app", "APP", "folder of the app (default: here, else as installed)")
+RUN_CONFIG = repeated(
+    "--run-config",
+    "as in `flwr run`: 'key=value key2=\"text\"', or a TOML file",
+    metavar="SETTINGS",
+)
 
 
 def print_summary(run: RunDirectory, *, optional: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""The commands of `fed3r` for deployments: certificates, check, register, run, demo."""
+"""The commands of `fed3r` for deployments: certificates, check, register, run, app."""
 
 from __future__ import annotations
 
@@ -99,11 +99,7 @@ def register(options: argparse.Namespace) -> int:
     "run",
     "start a run on a SuperLink, follow it, and print its result",
     *args.superlink(),
-    args.repeated(
-        "--run-config",
-        "as in `flwr run`: 'key=value key2=\"text\"', or a TOML file",
-        metavar="SETTINGS",
-    ),
+    args.RUN_CONFIG,
     args.APP,
 )
 def run(options: argparse.Namespace) -> int:
@@ -120,25 +116,6 @@ def run(options: argparse.Namespace) -> int:
         args.print_summary(directory)
     else:
         print("The results are where the ServerApp runs: its output-dir.")
-    return 0
-
-
-@commands.command(
-    "demo-data",
-    "write folders of images for a trial deployment",
-    args.path("folder", "DIR"),
-    args.repeated("--node", "name of a node; repeat it", required=True, default=None),
-)
-def write_demo(options: argparse.Namespace) -> int:
-    """Write the digits as images, in a folder for each node.
-
-    Nodes have partly different classes. Folders that hold images already are left
-    alone.
-    """
-    from fed3r_app.deployment.demo_data import write_demo_data
-
-    for name, classes in write_demo_data(options.folder, options.node).items():
-        print(f"{options.folder / name}: digits {', '.join(classes)}")
     return 0
 
 

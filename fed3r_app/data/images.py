@@ -112,6 +112,10 @@ class EncodedImages(ImageSet):
         """Return one image, RGB or L."""
         return reading.read(io.BytesIO(self._files[index]), f"image {index}")
 
+    def file(self, index: int) -> bytes:
+        """Return the image file of one image."""
+        return self._files[index]
+
     def digest(self, index: int) -> bytes:
         """Return the digest of the bytes of one image."""
         return _new_digest("", self._files[index]).digest()

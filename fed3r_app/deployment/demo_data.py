@@ -1,4 +1,4 @@
-"""Image folders for a trial of nodes with their own data: the digits, as files."""
+"""Image folders for a trial of nodes with their own data."""
 
 from __future__ import annotations
 
@@ -9,30 +9,32 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fed3r_app.data.images import ImageSet
+from fed3r_app.data.images import DataSet, EncodedImages, ImageSet
 from fed3r_app.data.packaged import load_digits
 
 
-def write_demo_data(folder: Path, nodes: Sequence[str]) -> dict[str, list[str]]:
+def write_demo_data(
+    folder: Path, nodes: Sequence[str], data: DataSet | None = None
+) -> dict[str, list[str]]:
     """Return the classes of each node, its images written to ``<folder>/<node>``.
 
-    Every digit is held by two neighbouring nodes, half of its images each: classes
-    overlap and differ, and no image is anywhere twice. A folder that holds images
-    already is left alone.
+    Every class of a data set, the digits by default, is held by two neighbouring nodes,
+    half of its images each: classes overlap and differ, and no image is anywhere twice.
+    A folder that holds images already is left alone.
     """
     for name in nodes:
         if not re.fullmatch(r"\w[\w.-]*", name):
             raise ValueError(f"--node must be a plain name, got {name!r}.")
-    digits = load_digits()
-    assert digits.test is not None
+    data = data or load_digits()
+    assert data.test is not None
     held: dict[str, list[str]] = {}
     for number, name in enumerate(nodes):
-        for part, images in (("train", digits.train), ("test", digits.test)):
+        for part, images in (("train", data.train), ("test", data.test)):
             rows = np.flatnonzero(_owners(images.labels, len(nodes)) == number)
             if not (folder / name / part).is_dir():
-                _write(images, rows, digits.class_names, folder / name / part)
+                _write(images, rows, data.class_names, folder / name / part)
             present = np.unique(images.labels[rows])
-            held[name] = [digits.class_names[label] for label in present]
+            held[name] = [data.class_names[label] for label in present]
     return held
 
 
@@ -50,8 +52,11 @@ def _write(
     images: ImageSet, rows: NDArray[np.int64], names: Sequence[str], folder: Path
 ) -> None:
     unfinished = folder.with_name(f".{folder.name}")
-    for row in rows:
+    for row in rows.tolist():
         path = unfinished / names[images.labels[row]] / f"{row:04}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        images.image(int(row)).save(path)
+        if isinstance(images, EncodedImages):  # photographs
+            path.with_suffix(".jpg").write_bytes(images.file(row))
+        else:
+            images.image(row).save(path)
     unfinished.rename(folder)  # whole, or not there

@@ -13,9 +13,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -37,6 +39,9 @@ _ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
+# The first process of a group: its pipe closes when this process ends, even by kill -9,
+# and then it ends the group.
+_WATCHDOG = ["sh", "-c", "read _; kill -KILL 0"]
 _PACKAGE = Path(__file__).parents[1]
 INSTALLED_APP = _PACKAGE.parent  # the clone, or the site-packages of a wheel
 Value = str | int | float | bool
@@ -45,6 +50,7 @@ Value = str | int | float | bool
 class FlowerProcesses:
     """A context manager around a SuperLink and all it starts, in one process group.
 
+    Nothing of the group outlives this process, however it ends.
     Their ``FLWR_HOME`` (state, logs, installed apps) is ``home``; ``environment`` adds
     to their environment variables.
     """
@@ -61,6 +67,7 @@ class FlowerProcesses:
     def __enter__(self) -> Self:
         self.superlink.write_config(self.home)
         try:
+            self._start(_WATCHDOG, stdin=subprocess.PIPE)
             self._start_processes()
         except BaseException:
             self.stop()
@@ -101,6 +108,9 @@ class FlowerProcesses:
         for number in (signal.SIGTERM, signal.SIGKILL):
             if _signal_group(group, number):
                 self._wait_until_gone(group)
+        watchdog = self._processes[0]
+        if watchdog.stdin:
+            watchdog.stdin.close()
         self._processes = []
 
     def _start_processes(self) -> None:
@@ -108,13 +118,16 @@ class FlowerProcesses:
         raise NotImplementedError
 
     def _start(
-        self, command: list[str], log: IO[bytes] | int = subprocess.DEVNULL
+        self,
+        command: list[str],
+        log: IO[bytes] | int = subprocess.DEVNULL,
+        stdin: int = subprocess.DEVNULL,
     ) -> subprocess.Popen[bytes]:
         """Start a process in the group of the first one."""
         process = subprocess.Popen(
             command,
             env=self.environment,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=log,
             stderr=log,
             process_group=self._processes[0].pid if self._processes else 0,
@@ -137,6 +150,21 @@ class FlowerProcesses:
             for process in self._processes:
                 process.poll()  # takes leave of a child that has ended
             time.sleep(0.05)
+
+
+@contextmanager
+def orderly_exit() -> Iterator[None]:
+    """Turn signals to terminate into SystemExit meanwhile, so that `finally` runs."""
+    signals = (signal.SIGTERM, signal.SIGHUP)
+    before = [
+        signal.signal(each, lambda number, _: sys.exit(128 + number))
+        for each in signals
+    ]
+    try:
+        yield
+    finally:
+        for number, handler in zip(signals, before, strict=True):
+            signal.signal(number, handler)
 
 
 def app_settings(app: Path) -> dict[str, Any]:

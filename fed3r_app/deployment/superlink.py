@@ -77,7 +77,7 @@ class SuperLink:
         # Not with `flwr ls`, which takes seconds to start.
         from flwr.proto.control_pb2 import ListRunsRequest
 
-        with self._control() as control:
+        with self.control() as control:
             runs = control.ListRuns(ListRunsRequest(**which)).run_dict.values()
         for run in runs:
             return f"{run.status.status}:{run.status.sub_status}"
@@ -160,12 +160,12 @@ class SuperLink:
 
         key: Any = load_ssh_public_key(public_key.read_bytes())
         pem = public_key_to_bytes(key)  # as Flower keeps it
-        with self._control() as control:
+        with self.control() as control:
             nodes = control.ListNodes(ListNodesRequest()).nodes_info
         return any(n.public_key == pem and n.status == "unregistered" for n in nodes)
 
     @contextmanager
-    def _control(self) -> Iterator[ControlHttpClient]:
+    def control(self) -> Iterator[ControlHttpClient]:
         """Yield a client of Flower's control interface; its errors become OSErrors."""
         import httpx
         from flwr.supercore.control.control_http_client import ControlHttpClient

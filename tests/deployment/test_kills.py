@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from fed3r_app.cli import main
-from tests.harness.deployment import CLIENT_APP, SERVER_APP, SUPERLINK
+from fed3r_app.deployment.local import SUPERLINK
+from tests.harness.deployment import CLIENT_APP, SERVER_APP
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

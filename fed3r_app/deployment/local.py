@@ -1,0 +1,123 @@
+"""A deployment on this machine: SuperLink, SuperExec and nodes, each with a log."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from fed3r_app.deployment.certificates import (
+    CA_CERTIFICATE,
+    NODES,
+    SERVER_CERTIFICATE,
+    SERVER_KEY,
+    SUPEREXEC_SECRET,
+)
+from fed3r_app.deployment.processes import FlowerProcesses, Value, free_port, toml
+from fed3r_app.deployment.superlink import SuperLink
+
+SUPERLINK, SUPEREXEC = "superlink", "superexec"
+
+
+class LocalDeployment(FlowerProcesses):
+    """A context manager around the processes of a deployment.
+
+    With certificates, a folder made by ``fed3r certificates``, connections are
+    encrypted, and only nodes whose key is registered may connect.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        environment: Mapping[str, str] | None = None,
+        certificates: Path | None = None,
+    ) -> None:
+        super().__init__(home, environment)
+        self._certificates = certificates
+        self._named: dict[str, subprocess.Popen[bytes]] = {}
+        self._ports: dict[str, int] = {}
+
+    @property
+    def superlink(self) -> SuperLink:
+        """How to reach it."""
+        root = self._certificates and self._certificates / CA_CERTIFICATE
+        return SuperLink(self.address, root)
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink, again where it was killed, and wait until it is up."""
+        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        command += ["--isolation", "process", "--database", str(self.home / "state.db")]
+        if self._certificates:
+            for option, name in (
+                ("--ssl-ca-certfile", CA_CERTIFICATE),
+                ("--ssl-certfile", SERVER_CERTIFICATE),
+                ("--ssl-keyfile", SERVER_KEY),
+            ):
+                command += [option, str(self._certificates / name)]
+            command += ["--enable-supernode-auth", *self._superexec_secret()]
+        else:
+            command += ["--insecure"]
+        self._wait_until_healthy(self._start_named(SUPERLINK, command))
+
+    def start_superexec(self) -> None:
+        """Start what starts the ServerApps."""
+        command = ["flower-superexec", *self._client_security()]
+        command += self._superexec_secret()
+        self._start_named(SUPEREXEC, [*command, "--runtime-api-address", self.address])
+
+    def start_supernode(
+        self,
+        name: str,
+        node_config: Mapping[str, Value],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start a SuperNode, again where it was killed."""
+        port = self._ports.setdefault(name, free_port())
+        command = ["flower-supernode", *self._client_security()]
+        command += ["--superlink", self.address, "--port", str(port)]
+        command += ["--node-config", toml(node_config)]
+        if self._certificates:
+            key = self._certificates / NODES / name
+            command += ["--auth-supernode-private-key", str(key)]
+        self._start_named(name, command, environment)
+
+    def register(self, name: str) -> None:
+        """Let the node of that name connect, by its public key ``nodes/<name>.pub``."""
+        assert self._certificates is not None
+        self.superlink.register(self._certificates / NODES / f"{name}.pub")
+
+    def log_file(self, name: str) -> Path:
+        """Return where a process writes its log."""
+        return self.home / f"{name}.log"
+
+    def ended(self) -> list[str]:
+        """Return the names of processes that have ended by themselves."""
+        return [name for name, process in self._named.items() if process.poll()]
+
+    def _start_processes(self) -> None:
+        self.start_superlink()
+        self.start_superexec()
+
+    def _start_named(
+        self,
+        name: str,
+        command: list[str],
+        environment: Mapping[str, str] | None = None,
+    ) -> subprocess.Popen[bytes]:
+        variables = [f"{key}={value}" for key, value in (environment or {}).items()]
+        if variables:
+            command = ["env", *variables, *command]
+        with self.log_file(name).open("ab") as log:
+            self._named[name] = self._start(command, log)
+        return self._named[name]
+
+    def _client_security(self) -> list[str]:
+        if self._certificates:
+            return ["--root-certificates", str(self._certificates / CA_CERTIFICATE)]
+        return ["--insecure"]
+
+    def _superexec_secret(self) -> list[str]:
+        if not self._certificates:
+            return []
+        secret = self._certificates / SUPEREXEC_SECRET
+        return ["--superexec-auth-secret-file", str(secret)]
