@@ -123,6 +123,7 @@ class FeatureMoments:
         if not spread > rounding * mean_square:
             raise ValueError(
                 "rf-sigma = 'auto' needs features that differ, got "
-                f"{self.n} equal ones. Set rf-sigma to a number."
+                f"{'1 sample' if self.n == 1 else f'{self.n} equal ones'}. "
+                "Set rf-sigma to a number."
             )
         return 3 * math.sqrt(2 * spread)

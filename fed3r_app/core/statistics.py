@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _MIRROR_BLOCK = 512  # rows: 2 MB of a block of A, which a cache holds
+Samples = Tensor | NDArray[Any]
 # Which of d features to look at where C_k classes are present.
 ChooseFeatures = Callable[[int, int], Tensor | slice]
 
@@ -149,8 +150,9 @@ class RidgeStatistics:
         )
 
     @classmethod
-    def of(cls, Z: Tensor, y: Tensor, num_classes: int) -> RidgeStatistics:
+    def of(cls, Z: Samples, y: Samples, num_classes: int) -> RidgeStatistics:
         """Return the statistics of features Z (n, d) with labels y (n,)."""
+        Z, y = torch.as_tensor(Z), as_labels(y)
         check_samples(Z, y, num_classes)
         Z = Z.to(torch.float64)
         b_transposed = Z.new_zeros(num_classes, Z.shape[1])
@@ -208,6 +210,10 @@ class RidgeStatistics:
         return RidgeStatistics(
             self.A + other.A, self.b + other.b, self.counts + other.counts
         )
+
+    def __radd__(self, zero: int) -> RidgeStatistics:
+        """Return these statistics: ``sum()`` begins with 0."""
+        return self if type(zero) is int and zero == 0 else NotImplemented
 
     def __sub__(self, other: RidgeStatistics) -> RidgeStatistics:
         """Return the statistics without the samples of ``other``."""
@@ -290,6 +296,13 @@ def check_same_space(one: tuple[int, ...], other: tuple[int, ...]) -> None:
         )
 
 
+def as_labels(y: Samples) -> Tensor:
+    """Return labels of any integer type, a tensor or an array, as int64."""
+    y = torch.as_tensor(y)
+    is_whole = not (y.is_floating_point() or y.is_complex() or y.dtype == torch.bool)
+    return y.to(torch.int64) if is_whole else y
+
+
 def check_samples(Z: Tensor, y: Tensor, num_classes: int) -> None:
     """Raise unless Z (n, d) is finite and y (n,) holds labels below num_classes."""
     if Z.ndim != 2 or y.shape != (Z.shape[0],):
@@ -298,7 +311,7 @@ def check_samples(Z: Tensor, y: Tensor, num_classes: int) -> None:
             f"{tuple(Z.shape)} and {tuple(y.shape)}."
         )
     if y.dtype != torch.int64:
-        raise TypeError(f"Labels must be int64, got {y.dtype}.")
+        raise TypeError(f"Labels must be whole numbers, got {y.dtype}.")
     if len(y) and not 0 <= int(y.min()) <= int(y.max()) < num_classes:
         raise ValueError(
             f"Labels must lie in [0, {num_classes}), got {int(y.min())} to "

@@ -137,7 +137,9 @@ def test_sigma_is_three_times_the_root_mean_square_distance(
 @pytest.mark.parametrize("n", [1, 2, 6, 7, 100])
 def test_equal_features_are_refused(value: Any, n: int) -> None:
     moments = FeatureMoments.of(torch.full((n, 3), value, dtype=torch.float64))
-    with pytest.raises(ValueError, match=rf"needs features that differ, got {n} equal"):
+    with pytest.raises(
+        ValueError, match=rf"needs features that differ, got {n} (equal|sample)"
+    ):
         moments.sigma()
 
 

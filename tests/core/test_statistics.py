@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -127,6 +128,23 @@ def test_statistics_of_another_space_are_refused(operation: Any, shape: Any) -> 
         getattr(here, operation)(RidgeStatistics.zeros(*shape))
 
 
+def test_arrays_and_labels_of_any_integer_type_are_taken_and_sum_adds_up() -> None:
+    rng = np.random.default_rng(0)
+    Z, y = rng.standard_normal((12, 4)), rng.integers(3, size=12)
+    whole = RidgeStatistics.of(torch.from_numpy(Z), torch.from_numpy(y), 3)
+    parts = [
+        RidgeStatistics.of(Z[rows], y[rows].astype(dtype), 3)
+        for rows, dtype in ((slice(5), "int32"), (slice(5, 12), "uint8"))
+    ]
+    total = sum(parts)
+    assert isinstance(total, RidgeStatistics)
+    torch.testing.assert_close(total.A, whole.A)
+    torch.testing.assert_close(total.b, whole.b)
+    assert torch.equal(total.counts, whole.counts)
+    with pytest.raises(TypeError):
+        1 + whole
+
+
 FINE, LABELS = torch.zeros(2, 1), torch.tensor([0, 1])
 
 
@@ -143,7 +161,7 @@ FINE, LABELS = torch.zeros(2, 1), torch.tensor([0, 1])
         ),
         (FINE, LABELS - 1, r"Labels must lie in \[0, 2\), got -1 to 0"),
         (FINE, LABELS + 1, r"Labels must lie in \[0, 2\), got 1 to 2"),
-        (FINE, LABELS.int(), "Labels must be int64, got"),
+        (FINE, LABELS.double(), "Labels must be whole numbers, got"),
         *(
             (torch.zeros(shape), LABELS, r"must have shapes \(n, d\) and \(n,\)")
             for shape in [(2,), (2, 2, 2), (3, 1)]
