@@ -18,6 +18,7 @@ from fed3r_app.cli import (
     deployment_commands,
     model_commands,
     run_commands,
+    ui_commands,
 )
 from fed3r_app.errors import RunError
 from simulation.commands import add_bench, add_experiments
@@ -62,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         run_commands,
         deployment_commands,
         demo_commands,
+        ui_commands,
     ):
         module.commands.add_to(commands)
     about = "run experiments on this machine: the paper's, and your own"

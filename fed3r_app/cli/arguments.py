@@ -68,6 +68,13 @@ def path(name: str, metavar: str, help: str | None = None, **options: Any) -> Ar
     return argument(name, help, metavar=metavar, type=Path, **options)
 
 
+def port_or_any(text: str) -> int:
+    """Return the number in an option that must be a port, or 0 for any free one."""
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"must be from 0 to 65535, got {text!r}")
+    return int(text)
+
+
 def superlink(note: str = "", nargs: str | None = None) -> tuple[Argument, Argument]:
     """Return the address of a SuperLink and the certificate it is known by."""
     where = f"where the SuperLink listens{note}"

@@ -69,6 +69,7 @@ class RunDirectory:
     config_path = _File("config.json")  # the run config as it was read
     metrics_path = _File("metrics.jsonl")  # one JSON line a round
     summary_path = _File("summary.json")  # the outcome, once the run is through
+    confusion_path = _File("confusion.json")  # test images by class and prediction
     curves_path = _File("curves.png")  # the picture of the metrics
     model_path = _File("model.safetensors")
     statistics_path = _File("statistics.safetensors")  # those so far

@@ -10,14 +10,19 @@ _MAX_LISTED = 8
 
 
 def summary_table(summary: Values) -> str:
-    """Return the outcome of a run as aligned lines; what is not known has no line."""
+    """Return the outcome of a run as aligned lines."""
+    known = summary_rows(summary)
+    width = max((len(label) for label, _ in known), default=0)
+    return "\n".join(f"{label:<{width}}  {text}" for label, text in known)
+
+
+def summary_rows(summary: Values) -> list[tuple[str, str]]:
+    """Return the outcome of a run, label by label; what is not known has no row."""
     rows = [
         (label, what(summary) if callable(what) else _text(summary, what, form))
         for label, what, form in _ROWS
     ]
-    known = [(label, text) for label, text in rows if text]
-    width = max((len(label) for label, _ in known), default=0)
-    return "\n".join(f"{label:<{width}}  {text}" for label, text in known)
+    return [(label, text) for label, text in rows if text]
 
 
 def format_bytes(number: float) -> str:

@@ -1,0 +1,332 @@
+// The page: it asks this server for values and shows them; it has no other source.
+
+import { curves, matrix, scaled } from "./charts.js";
+
+const LIVE_SECONDS = 1.5;
+const LIST_SECONDS = 3;
+const MOST_RUNS = 500;
+const CLIENTS_ON_A_PAGE = 100;
+const main = document.getElementById("main");
+const trouble = document.getElementById("trouble");
+
+function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (typeof value === "function") element.addEventListener(name, value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+async function get(path, options) {
+  const response = await fetch(path, options);
+  if (response.status === 204) return null;
+  const value = await response.json();
+  if (!response.ok) throw new Error(value.error);
+  return value;
+}
+
+const runPath = (name) => `api/runs/${encodeURIComponent(name)}`;
+const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
+const state = (word) => h("span", { class: `state ${word}` }, word);
+const dateOf = (text) => (text ? new Date(text).toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" }) : "");
+
+/** Ask again and again while this page is open; what fails is said, and asked again. */
+function poll(seconds, refresh) {
+  let timer = 0, open = true;
+  const again = async () => {
+    if (!document.hidden) {
+      try {
+        await refresh();
+        if (open) trouble.hidden = true;
+      } catch (error) {
+        const gone = error instanceof TypeError; // fetch's, for a server that is away
+        if (open) say(gone ? "The server does not answer. Is fed3r ui still running?" : error.message);
+      }
+    }
+    if (open) timer = setTimeout(again, 1000 * seconds);
+  };
+  again();
+  return () => { open = false; clearTimeout(timer); };
+}
+
+function say(sentence) {
+  trouble.textContent = sentence;
+  trouble.hidden = false;
+}
+
+/** Return a row of buttons of which one is pressed. */
+function choice(options, chosen, choose) {
+  const buttons = options.map(([key, label]) => h("button", { type: "button", "aria-pressed": String(key === chosen), click: () => {
+    for (const each of buttons) each.setAttribute("aria-pressed", String(each === buttons[options.findIndex(([other]) => other === key)]));
+    choose(key);
+  } }, label));
+  return h("div", { class: "choice", role: "group" }, buttons);
+}
+
+// ---- the list of runs
+
+const COLUMNS = [
+  ["name", "name"], ["method", "method"], ["dataset", "data"], ["accuracy", "accuracy"],
+  ["clients", "clients"], ["began", "date"], ["state", "state"],
+];
+
+function listPage() {
+  const order = { key: "began", down: true };
+  const picked = new Set();
+  let runs = [], seen = "";
+  const search = h("input", { type: "search", placeholder: "Search runs", "aria-label": "Search runs", input: () => draw() });
+  const count = h("span", { class: "soft" });
+  const compare = h("button", { class: "action", type: "button", disabled: "", click: () => { location.hash = link("compare", ...picked); } }, "Compare two");
+  const heads = COLUMNS.map(([key, label]) => h("th", { scope: "col", class: key === "accuracy" || key === "clients" ? "number" : null }, h("button", { type: "button", click: () => sortBy(key) }, label)));
+  const body = h("tbody");
+  const table = h("table", { class: "runs" }, h("thead", {}, h("tr", {}, h("th", { class: "pick" }), heads)), body);
+  const empty = h("p", { class: "empty" }, "No runs yet. A run that is started appears here by itself.");
+  const folder = h("p", { class: "path", title: "The folder of the runs" });
+  main.replaceChildren(h("h1", {}, "Runs"), folder, h("div", { class: "controls" }, search, compare, count), table, empty);
+
+  function sortBy(key) {
+    order.down = order.key === key ? !order.down : key === "accuracy" || key === "began" || key === "clients";
+    order.key = key;
+    draw();
+  }
+
+  function row(run) {
+    const box = h("input", { type: "checkbox", "aria-label": `Compare ${run.name}`, change: () => {
+      if (box.checked) picked.add(run.name); else picked.delete(run.name);
+      compare.disabled = picked.size !== 2;
+    } });
+    box.checked = picked.has(run.name);
+    return h("tr", {},
+      h("td", { class: "pick" }, box),
+      h("td", { class: "name" }, h("a", { href: link("run", run.name) }, run.name)),
+      h("td", {}, run.method), h("td", {}, run.dataset),
+      h("td", { class: "number accuracy" }, run.accuracy_text),
+      h("td", run.clients_text ? { class: "number", "data-unit": "clients" } : { class: "number" }, run.clients_text),
+      h("td", { class: "date" }, dateOf(run.began)),
+      h("td", { title: run.reason || null }, state(run.state)));
+  }
+
+  function draw() {
+    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = runs.filter((run) => {
+      const text = [run.name, run.method, run.dataset, run.state].join(" ").toLowerCase();
+      return words.every((word) => text.includes(word));
+    });
+    const sign = order.down ? -1 : 1;
+    const missing = (value) => value === null || value === "";
+    found.sort((one, other) => {
+      const [a, b] = [one[order.key], other[order.key]];
+      if (missing(a) || missing(b)) return missing(a) - missing(b);
+      return sign * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
+    });
+    heads.forEach((head, i) => {
+      if (COLUMNS[i][0] === order.key) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+    body.replaceChildren(...found.slice(0, MOST_RUNS).map(row));
+    const shown = Math.min(found.length, MOST_RUNS);
+    count.textContent = shown < runs.length ? `${shown} of ${runs.length} runs` : `${runs.length} ${runs.length === 1 ? "run" : "runs"}`;
+    table.hidden = !runs.length;
+    empty.hidden = runs.length > 0;
+  }
+
+  return poll(LIST_SECONDS, async () => {
+    const view = await get(`api/runs?seen=${seen}`);
+    if (!view) return;
+    ({ runs, version: seen } = view);
+    folder.textContent = view.folder;
+    draw();
+  });
+}
+
+// ---- one run
+
+const AXES = [
+  ["round", "Rounds", { label: "rounds", tick: String, whole: true }],
+  ["upload_bytes", "Bytes", { label: "bytes uploaded by all clients", tick: (value) => scaled(value, ["B", "kB", "MB", "GB", "TB"]) }],
+  ["flops_per_client", "FLOPs", { label: "FLOPs, mean of the clients", tick: (value) => scaled(value, ["", "k", "M", "G", "T", "P"]) }],
+  ["seconds", "Time", { label: "seconds", tick: (value) => scaled(value, [""]) }],
+];
+const TABS = [["", "Overview"], ["clients", "Clients"], ["classes", "Classes"], ["settings", "Settings"], ["classify", "Classify"]];
+
+function seriesOf(curve, key, kind, label) {
+  const known = curve.filter((point) => point[key] !== null);
+  const words = (text) => [`round ${text.round}`, text.accuracy, `${text.upload_bytes} uploaded`, `${text.flops_per_client} FLOPs`, text.seconds];
+  return { kind, label, points: known.map((point) => ({ x: point[key], y: point.accuracy, phase: point.phase, text: words(point.text).join("  ·  ") })) };
+}
+
+function legend(series) {
+  return series.length > 1 ? h("ul", { class: "legend" }, series.map((each) => h("li", { class: each.kind }, each.label))) : null;
+}
+
+/** Return a chart of curves with a choice of what they are drawn against. */
+function curveChart(list, names, axis, remember) {
+  const host = h("div", { class: "chart" });
+  const key = h("div");
+  const draw = (chosen) => {
+    remember(chosen);
+    const about = AXES.find(([each]) => each === chosen)[2];
+    const series = list.map((curve, i) => seriesOf(curve, chosen, i ? "other" : "first", names[i]));
+    if (chosen === "upload_bytes" && list.length === 1) {
+      series[0].label = "as sent";
+      series.push(seriesOf(list[0], "paper_upload_bytes", "paper", "as the paper's dense matrices"));
+    }
+    const drawnSeries = series.filter((each) => each.points.length);
+    key.replaceChildren(...[legend(drawnSeries)].filter(Boolean));
+    if (drawnSeries.length) curves(host, drawnSeries, about);
+    else host.replaceChildren(h("p", { class: "empty" }, "No accuracy has been measured yet."));
+  };
+  draw(axis);
+  return h("section", {}, h("div", { class: "controls" }, choice(AXES.map(([each, label]) => [each, label]), axis, draw)), key, host);
+}
+
+function pairs(rows) {
+  return h("dl", { class: "pairs" }, rows.flatMap(([label, text]) => [h("dt", {}, label), h("dd", {}, text)]));
+}
+
+function figure(label, text, small) {
+  return h("div", {}, h("dt", {}, label), h("dd", {}, text || "–", small ? h("small", {}, small) : null));
+}
+
+function runPage(name, tab = "") {
+  const head = h("div"), content = h("div");
+  const links = TABS.map(([key, label]) => h("a", { href: link("run", name, ...(key ? [key] : [])), "aria-current": key === tab ? "page" : null }, label));
+  main.replaceChildren(head, h("nav", { class: "tabs" }, links), content);
+  const show = { "": overview, clients: clientsTab, classes: classesTab, settings: settingsTab, classify: classifyTab }[tab] ?? overview;
+  const update = show(content, name);
+  let seen = "";
+  return poll(LIVE_SECONDS, async () => {
+    const view = await get(`${runPath(name)}?seen=${seen}`);
+    if (!view) return;
+    seen = view.version;
+    head.replaceChildren(...headOf(view));
+    await update(view);
+  });
+}
+
+function headOf({ run, accuracy, time, costs, progress }) {
+  const upload = costs[0];
+  const what = [run.method && `${run.method} on ${run.dataset}`, dateOf(run.began)].filter(Boolean).join(" · ");
+  return [
+    h("div", { class: "head" }, h("h1", {}, run.name), state(run.state)),
+    h("p", { class: "soft" }, what),
+    run.reason ? h("p", { class: "fault" }, run.reason) : null,
+    h("dl", { class: "figures" },
+      figure("accuracy", accuracy),
+      figure("clients counted", run.clients_text),
+      figure("uploaded", upload?.ours, upload?.paper && `by the paper's formula ${upload.paper}`),
+      figure("time", time, `${run.rounds} ${run.rounds === 1 ? "round" : "rounds"}`)),
+    run.state === "running" ? h("div", {}, progress.filter((each) => each.total).map((each) => h("div", { class: "bar" },
+      h("span", {}, each.what), h("progress", { value: each.done, max: each.total }), h("span", { class: "number" }, `${each.done} of ${each.total}`)))) : null,
+  ].filter(Boolean);
+}
+
+function overview(content) {
+  let axis = "round";
+  return (view) => content.replaceChildren(
+    curveChart([view.curve], [view.run.name], axis, (chosen) => { axis = chosen; }),
+    ...(view.costs.length ? [h("h2", {}, "Cost"), h("div", { class: "wide" }, h("table", {},
+      h("thead", {}, h("tr", {}, h("th"), h("th", { class: "number" }, "sent"), h("th", { class: "number" }, "by the paper's formulas"))),
+      h("tbody", {}, view.costs.map((cost) => h("tr", {}, h("td", {}, cost.what), h("td", { class: "number" }, cost.ours), h("td", { class: "number" }, cost.paper)))))),
+      h("p", { class: "note" }, "Bytes of all clients together. FLOPs are counted as in the paper, as the mean of the clients.")] : []),
+    ...(view.outcome.length ? [h("h2", {}, "Outcome"), pairs(view.outcome)] : []));
+}
+
+function clientsTab(content, name) {
+  const asked = { state: "", search: "", offset: 0 };
+  const chips = h("div"), body = h("tbody"), range = h("span", { class: "soft" });
+  const search = h("input", { type: "search", placeholder: "Search clients", "aria-label": "Search clients", input: () => { asked.search = search.value; turn(-asked.offset); } });
+  const before = h("button", { class: "action", type: "button", click: () => turn(-CLIENTS_ON_A_PAGE) }, "Previous");
+  const after = h("button", { class: "action", type: "button", click: () => turn(CLIENTS_ON_A_PAGE) }, "Next");
+  content.replaceChildren(chips, h("div", { class: "controls" }, search, range), h("div", { class: "wide" }, h("table", {},
+    h("thead", {}, h("tr", {}, ["client", "state", "images", "replies", "last reply", "reason"].map((label, i) => h("th", { scope: "col", class: i === 2 || i === 3 ? "number" : null }, label)))), body)),
+    h("div", { class: "controls" }, before, after));
+
+  function turn(by) {
+    asked.offset += by;
+    refresh().catch((error) => say(error.message));
+  }
+
+  async function refresh() {
+    const query = new URLSearchParams({ ...asked, limit: CLIENTS_ON_A_PAGE });
+    const { total, offset, rows } = await get(`${runPath(name)}/clients?${query}`);
+    body.replaceChildren(...rows.map((row) => h("tr", {}, h("td", { class: "name" }, row.client), h("td", {}, state(row.state)),
+      h("td", { class: "number" }, row.images ?? ""), h("td", { class: "number" }, row.replies), h("td", {}, dateOf(row.time)), h("td", { class: "reason" }, row.reason))));
+    range.textContent = total ? `${offset + 1} to ${offset + rows.length} of ${total}` : "No client of that kind has replied.";
+    before.disabled = offset === 0;
+    after.disabled = offset + rows.length >= total;
+    before.hidden = after.hidden = total <= CLIENTS_ON_A_PAGE;
+  }
+
+  return (view) => {
+    const counts = Object.entries(view.clients);
+    const all = counts.reduce((sum, [, number]) => sum + number, 0);
+    const options = [["", `all ${all}`], ...counts.map(([key, number]) => [key, `${key} ${number}`])];
+    chips.replaceChildren(choice(options, asked.state, (key) => { asked.state = key; turn(-asked.offset); }));
+    return refresh();
+  };
+}
+
+function settingsTab(content) {
+  const flat = (value, prefix = "") => Object.entries(value ?? {}).flatMap(([key, each]) => (each && typeof each === "object" ? flat(each, `${prefix}${key} `) : [[prefix + key, String(each ?? "")]]));
+  return (view) => {
+    const changed = view.settings.filter(([, , isDefault]) => !isDefault);
+    const others = view.settings.filter(([, , isDefault]) => isDefault);
+    const made = flat(view.provenance).filter(([, text]) => text);
+    content.replaceChildren(
+      h("h2", {}, "Settings that are not the default"),
+      changed.length ? pairs(changed) : h("p", { class: "soft" }, "None."),
+      h("details", {}, h("summary", {}, `${others.length} settings at their defaults`), pairs(others)),
+      ...(made.length ? [h("h2", {}, "Provenance"), pairs(made)] : []));
+  };
+}
+
+function classesTab(content) {
+  content.replaceChildren(h("p", { class: "empty" }, "The classes of this run were not measured."));
+  return () => {};
+}
+
+function classifyTab(content) {
+  content.replaceChildren(h("p", { class: "empty" }, "Not there yet."));
+  return () => {};
+}
+
+// ---- two runs
+
+function comparePage(one, other) {
+  main.replaceChildren();
+  const query = new URLSearchParams({ one, other });
+  let axis = "round";
+  get(`api/compare?${query}`).then((view) => {
+    const names = view.runs.map((run) => run.name);
+    const table = (rows) => h("div", { class: "wide" }, h("table", {},
+      h("thead", {}, h("tr", {}, h("th"), names.map((name) => h("th", { scope: "col" }, h("a", { href: link("run", name) }, name))))),
+      h("tbody", {}, rows.map(([label, ...texts]) => h("tr", {}, h("td", { class: "soft" }, label), texts.map((text) => h("td", {}, text)))))));
+    const settings = view.settings.map((each) => [each.key, ...each.values]);
+    main.replaceChildren(
+      h("h1", {}, "Two runs"),
+      h("h2", {}, "Settings that differ"),
+      settings.length ? table(settings) : h("p", { class: "soft" }, "None."),
+      h("h2", {}, "Accuracy"),
+      curveChart(view.curves, names, axis, (chosen) => { axis = chosen; }),
+      h("h2", {}, "Outcome"),
+      table(view.outcome));
+  }).catch((error) => say(error.message));
+  return () => {};
+}
+
+// ---- which page
+
+let leave = () => {};
+function open() {
+  leave();
+  trouble.hidden = true;
+  const [page, ...names] = location.hash.slice(2).split("/").map(decodeURIComponent);
+  document.title = names.length ? `${names[0]} – Fed3R` : "Fed3R";
+  const show = { run: runPage, compare: comparePage }[page] ?? listPage;
+  leave = show(...names);
+}
+addEventListener("hashchange", open);
+open();
