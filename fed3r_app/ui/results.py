@@ -11,6 +11,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
@@ -66,8 +67,9 @@ class Results:
     def open(self, name: str) -> RunFiles:
         """Return the files of a run; whatever is not a run's name is refused."""
         path = self.folder / name
-        plain = name == path.name and path.parent == self.folder and "\0" not in name
-        if not plain or path.is_symlink() or not path.is_dir():
+        # Also with "..", a link or an absolute path for a name.
+        is_inside = "\0" not in name and path.resolve().parent == self.folder
+        if not (is_inside and path.resolve() == path and path.is_dir()):
             raise FileNotFoundError(
                 f"RUN must be the name of a run in {self.folder}, got {name!r}."
             )
@@ -86,7 +88,8 @@ class Results:
         try:
             version = run.version
         except ValueError as error:
-            return ListedRun(directory, DAMAGED, str(error))
+            began = datetime.fromtimestamp(run.path.lstat().st_mtime, UTC)
+            return ListedRun(directory, DAMAGED, began, str(error))
         if not any(map(stamp_of, (directory.config_path, directory.summary_path))):
             return None
         known = self._listed.get(directory.path.name)

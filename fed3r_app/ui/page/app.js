@@ -1,6 +1,6 @@
 // The page: it asks this server for values and shows them; it has no other source.
 
-import { curves, matrix, scaled } from "./charts.js";
+import { curves, scaled } from "./charts.js";
 
 const LIVE_SECONDS = 1.5;
 const LIST_SECONDS = 3;
@@ -149,7 +149,7 @@ const AXES = [
   ["flops_per_client", "FLOPs", { label: "FLOPs, mean of the clients", tick: (value) => scaled(value, ["", "k", "M", "G", "T", "P"]) }],
   ["seconds", "Time", { label: "seconds", tick: (value) => scaled(value, [""]) }],
 ];
-const TABS = [["", "Overview"], ["clients", "Clients"], ["classes", "Classes"], ["settings", "Settings"], ["classify", "Classify"]];
+const TABS = [["", "Overview"], ["clients", "Clients"], ["settings", "Settings"]];
 
 function seriesOf(curve, key, kind, label) {
   const known = curve.filter((point) => point[key] !== null);
@@ -194,7 +194,7 @@ function runPage(name, tab = "") {
   const head = h("div"), content = h("div");
   const links = TABS.map(([key, label]) => h("a", { href: link("run", name, ...(key ? [key] : [])), "aria-current": key === tab ? "page" : null }, label));
   main.replaceChildren(head, h("nav", { class: "tabs" }, links), content);
-  const show = { "": overview, clients: clientsTab, classes: classesTab, settings: settingsTab, classify: classifyTab }[tab] ?? overview;
+  const show = { "": overview, clients: clientsTab, settings: settingsTab }[tab] ?? overview;
   const update = show(content, name);
   let seen = "";
   return poll(LIVE_SECONDS, async () => {
@@ -281,16 +281,6 @@ function settingsTab(content) {
       h("details", {}, h("summary", {}, `${others.length} settings at their defaults`), pairs(others)),
       ...(made.length ? [h("h2", {}, "Provenance"), pairs(made)] : []));
   };
-}
-
-function classesTab(content) {
-  content.replaceChildren(h("p", { class: "empty" }, "The classes of this run were not measured."));
-  return () => {};
-}
-
-function classifyTab(content) {
-  content.replaceChildren(h("p", { class: "empty" }, "Not there yet."));
-  return () => {};
 }
 
 // ---- two runs
