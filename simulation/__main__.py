@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fed3r_app.deployment.processes import app_settings
 from fed3r_app.files import file_lock
+from fed3r_app.runs.provenance import remember_command
 from simulation.commands import add_bench, add_experiments
 from simulation.engines.superlink import EphemeralSuperLink
 
@@ -33,6 +34,8 @@ def main(arguments: list[str] | None = None) -> int:
     add_bench(commands)
     add_experiments(commands)
     known, others = parser.parse_known_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    remember_command("python -m simulation", words)
     if known.handler is _flwr_run:
         known.options = others
     else:

@@ -11,16 +11,18 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 
 from fed3r_app.cli import (
     demo_commands,
     deployment_commands,
+    look_commands,
     model_commands,
     run_commands,
     ui_commands,
 )
+from fed3r_app.cli.overview import group_commands
 from fed3r_app.errors import RunError
+from fed3r_app.runs.provenance import remember_command, versions
 from simulation.commands import add_bench, add_experiments
 
 _BROKEN_PIPE = 141  # as a shell says it: 128 + SIGPIPE
@@ -28,8 +30,14 @@ _BROKEN_PIPE = 141  # as a shell says it: 128 + SIGPIPE
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code: 0, or 1 after an error on stderr."""
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    parser = _parser()
+    options = parser.parse_args(words)
+    remember_command("fed3r", words)
     try:
+        if not hasattr(options, "handler"):
+            parser.print_help()
+            return 0
         code: int = options.handler(options)
         sys.stdout.flush()
         return code
@@ -43,22 +51,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _version() -> str:
-    try:
-        return version("fed3r-flower")
-    except PackageNotFoundError:  # a clone that is not installed
-        return "not installed"
+    """Return the versions that decide on the numbers; none of them is imported."""
+    found = versions()
+    own = found.pop("fed3r")
+    others = ", ".join(f"{name} {number}" for name, number in found.items())
+    return f"fed3r {own} ({others})"
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fed3r",
         description="Run Fed3R, look at its runs, and use their models.",
-        epilog="Runs are started with `fed3r run` on a SuperLink, or with `flwr run`; "
-        "each leaves a folder in results/.",
     )
     parser.add_argument("--version", action="version", version=_version())
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(metavar="COMMAND", prog="fed3r")
     for module in (
+        look_commands,
         model_commands,
         run_commands,
         deployment_commands,
@@ -70,4 +78,5 @@ def _parser() -> argparse.ArgumentParser:
     experiments = commands.add_parser("experiments", help=about, description=about)
     add_experiments(experiments.add_subparsers(required=True, metavar="COMMAND"))
     add_bench(commands)
+    group_commands(parser, commands)
     return parser

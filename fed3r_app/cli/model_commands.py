@@ -1,4 +1,4 @@
-"""`fed3r show` and `fed3r predict`: look at a run, classify images with its model."""
+"""`fed3r predict`: classify images with the model of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
-from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
+from fed3r_app.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,25 +25,6 @@ def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be a whole number >= 1, got {text!r}")
     return int(text)
-
-
-@commands.command(
-    "show",
-    "print the summary of a run",
-    args.path(
-        "run_dir",
-        "RUN_DIR",
-        "folder of the run (default: latest in $FED3R_OUTPUT_DIR, else results/)",
-        nargs="?",
-    ),
-)
-def show(options: argparse.Namespace) -> int:
-    """Print the summary of a run, the latest by default, and where its picture is."""
-    run = RunDirectory((options.run_dir or output_directory() / LATEST).resolve())
-    args.print_summary(run)
-    if run.curves_path.is_file():
-        print(f"Picture  {run.curves_path}")
-    return 0
 
 
 @commands.command(

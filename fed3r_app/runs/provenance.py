@@ -13,7 +13,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,10 +26,12 @@ import fed3r_app
 from fed3r_app.files import append_line, read_lines
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.formats import header, split_header
+from fed3r_app.runs.report import format_bytes
 
 COMPLETE, FAILED, INTERRUPTED = "complete", "failed", "interrupted"
 # What `fed3r` was called with, for the processes that it starts.
 COMMAND_VARIABLE = "FED3R_COMMAND"
+_FLOWER_APPS = "apps"  # Flower's folder of apps that were sent to it
 _GIT_SECONDS = 2.0
 _LONGEST_REASON = 500
 _ENDINGS = ("status", "reason", "ended")  # keys of a second line
@@ -97,6 +99,29 @@ def summary_block(run: RunDirectory) -> dict[str, object]:
     return block
 
 
+def provenance_rows(run: RunDirectory) -> list[tuple[str, str]]:
+    """Return with what the last part of a run was made, label by label."""
+    parts = read_parts(run)
+    about = parts[-1].about if parts else {}
+    machine, code = about.get("machine") or {}, about.get("code") or {}
+    rows = {
+        **{"date": about.get("began"), "command": about.get("command")},
+        **(about.get("versions") or {}),
+        **{key: code.get(key) for key in ("commit", "bundle")},
+        "uncommitted changes": "yes" if code.get("dirty") else None,
+        **{key: machine.get(key) for key in ("os", "cpu", "cores")},
+        "memory": machine.get("memory_bytes") and format_bytes(machine["memory_bytes"]),
+        "device": about.get("device"),
+        "times resumed": len(parts) - 1 if len(parts) > 1 else None,
+    }
+    return [(label, str(value)) for label, value in rows.items() if value is not None]
+
+
+def remember_command(program: str, arguments: Sequence[str]) -> None:
+    """Let this process, and those that it starts, know what was typed."""
+    os.environ[COMMAND_VARIABLE] = f"{program} {shlex.join(arguments)}".strip()
+
+
 def describe() -> dict[str, object]:
     """Return what this process computes with: date, versions, code, machine, command.
 
@@ -117,7 +142,7 @@ def versions() -> dict[str, str]:
     found = {name: _version(package) for name, package in names.items()}
     return {
         "fed3r": found.pop("fed3r"),
-        "python": platform.python_version(),
+        "Python": platform.python_version(),
         **found,
     }
 
@@ -131,8 +156,10 @@ def _version(package: str) -> str:
 
 @cache
 def _code() -> dict[str, object] | None:
-    """Return commit and state of the code; None where it is no clone."""
+    """Return commit and state of a clone, or the name of Flower's copy of the app."""
     root = Path(fed3r_app.__file__).parents[1]
+    if root.parent.name == _FLOWER_APPS:  # the name ends with the bundle's digest
+        return {"bundle": root.name}
     if not (root / ".git").exists():
         return None
     command = "git --no-optional-locks status --porcelain=v2 --branch".split()

@@ -178,7 +178,7 @@ def test_a_missing_or_damaged_model_is_one_sentence(
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["dance"], ["predict"], ["predict", "a"], ["predict", "a", "b", "--top=0"]],
+    [["dance"], ["predict"], ["predict", "a"], ["predict", "a", "b", "--top=0"]],
 )
 def test_wrong_usage_ends_with_2(
     arguments: Any, capsys: pytest.CaptureFixture[str]
@@ -190,7 +190,12 @@ def test_wrong_usage_ends_with_2(
 
 @pytest.mark.parametrize(
     ("command", "word"),
-    [([], "classify images"), (["show"], "FED3R_OUTPUT_DIR"), (["predict"], "--top K")],
+    [
+        ([], "classify images"),
+        (["ls"], "RESULTS"),
+        (["show"], "FED3R_OUTPUT_DIR"),
+        (["predict"], "--top K"),
+    ],
 )
 def test_help_says_what_to_type(
     command: Any, word: Any, capsys: pytest.CaptureFixture[str]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import fed3r_app
 from fed3r_app.runs import provenance
 from fed3r_app.runs.directory import LATEST, RunDirectory
 from fed3r_app.runs.listing import describe_run, find_run, list_runs
@@ -211,6 +212,57 @@ def test_provenance_names_what_decides_and_not_the_machine() -> None:
     assert os.uname().nodename not in text
     versions = about["versions"]
     assert isinstance(versions, dict)
-    assert versions.keys() == {"fed3r", "python", "torch", "flwr"}
+    assert versions.keys() == {"fed3r", "Python", "torch", "flwr"}
     assert versions["flwr"].startswith("1.41")
     assert datetime.fromisoformat(str(about["began"])).tzinfo == UTC
+
+
+@pytest.fixture
+def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Pretend that the code lies in a clone of its own; give its folder."""
+    root = tmp_path / "clone"
+    (root / "fed3r_app").mkdir(parents=True)
+    file = root / "fed3r_app" / "__init__.py"
+    file.write_text("")
+    monkeypatch.setattr(fed3r_app, "__file__", str(file))
+    provenance._code.cache_clear()
+    yield root
+    provenance._code.cache_clear()
+
+
+def git(folder: Path, *words: str) -> str:
+    who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    done = subprocess.run(
+        ["git", *who, *words], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+def test_the_commit_of_a_clone_is_named_and_whether_it_was_changed(clone: Path) -> None:
+    assert provenance.describe()["code"] is None  # not a clone yet
+    git(clone, "init", "--quiet")
+    git(clone, "add", "--all")
+    git(clone, "commit", "--quiet", "--message", "x")
+    commit = git(clone, "rev-parse", "HEAD")
+    for text, dirty in (("", False), ("changed", True)):
+        (clone / "fed3r_app" / "__init__.py").write_text(text)
+        provenance._code.cache_clear()
+        about = provenance.describe()
+        assert about["code"] == {"commit": commit, "dirty": dirty}
+
+
+def test_neither_a_missing_nor_a_hanging_git_stops_a_run(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (clone / ".git").mkdir()
+    monkeypatch.setattr(provenance, "_GIT_SECONDS", 0.2)
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    monkeypatch.setenv("PATH", str(bin_))
+    assert provenance.describe()["code"] is None
+    provenance._code.cache_clear()
+    (bin_ / "git").write_text(f"#!{sys.executable}\nimport time\ntime.sleep(9)\n")
+    (bin_ / "git").chmod(0o755)
+    began = time.monotonic()
+    assert provenance.describe()["code"] is None
+    assert time.monotonic() - began < 5
