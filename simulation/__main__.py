@@ -8,16 +8,19 @@ import sys
 from pathlib import Path
 
 from fed3r_app.deployment.processes import app_settings
-from fed3r_app.files import file_lock
 from fed3r_app.runs.provenance import remember_command
 from simulation.commands import add_bench, add_experiments
-from simulation.engines.superlink import EphemeralSuperLink
+from simulation.engines.superlink import private_superlink
 
 _HELP = """\
 Run the app once with `flwr run`, on a SuperLink of its own that is stopped afterwards.
 All options are those of `flwr run`; the exit code is 0 only if the run completed.
-The SuperLink's log is .flwr/superlink.log; a folder has one such run at a time.
+In the next version there is only `fed3r simulate --engine ray`.
 """
+_HINT = (
+    "flwr-run goes with the next version: `fed3r simulate --engine ray --clients 10 "
+    "method=fedncm` checks its settings before it starts anything."
+)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -54,14 +57,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _flwr_run(arguments: argparse.Namespace) -> int:
     # Asked to end, it still stops what it started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    home = Path.cwd() / ".flwr"
+    print(_HINT, file=sys.stderr)
     app_settings(Path.cwd())  # before anything is started
-    home.mkdir(parents=True, exist_ok=True)
-    refusal = (
-        f"{home} must not be in use, got another run at work there. Wait until it has "
-        "ended."
-    )
-    with file_lock(home / "lock", refusal), EphemeralSuperLink(home) as superlink:
+    with private_superlink(Path.cwd() / ".flwr") as superlink:
         return 0 if superlink.run(".", *arguments.options) else 1
 
 

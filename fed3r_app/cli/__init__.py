@@ -18,8 +18,10 @@ from fed3r_app.cli import (
     look_commands,
     model_commands,
     run_commands,
+    simulation_commands,
     ui_commands,
 )
+from fed3r_app.cli.arguments import Parser
 from fed3r_app.cli.overview import group_commands
 from fed3r_app.errors import RunError
 from fed3r_app.runs.provenance import remember_command, versions
@@ -59,13 +61,14 @@ def _version() -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="fed3r",
         description="Run Fed3R, look at its runs, and use their models.",
     )
     parser.add_argument("--version", action="version", version=_version())
     commands = parser.add_subparsers(metavar="COMMAND", prog="fed3r")
     for module in (
+        simulation_commands,
         look_commands,
         model_commands,
         run_commands,

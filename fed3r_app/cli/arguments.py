@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import tomli_w
 
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.report import summary_table
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 Commands = argparse._SubParsersAction  # what add_subparsers() returns
 Handler = Callable[[argparse.Namespace], int]
+Settings = Mapping[str, str | int | float | bool]
 Argument = tuple[str, dict[str, Any]]  # as add_argument() takes it
 
 
@@ -92,12 +96,71 @@ def connection(options: argparse.Namespace) -> SuperLink:
     return SuperLink(options.address, options.root_certificates)
 
 
-APP = path("--app", "APP", "folder of the app (default: here, else as installed)")
-RUN_CONFIG = repeated(
-    "--run-config",
-    "as in `flwr run`: 'key=value key2=\"text\"', or a TOML file",
-    metavar="SETTINGS",
+SETTINGS = (
+    argument(
+        "settings",
+        "settings of the run, as in docs/settings.md",
+        metavar="KEY=VALUE",
+        nargs="*",
+    ),
+    path(
+        "--config",
+        "FILE",
+        "more settings: TOML, YAML, or the config.json of a run to repeat; what the "
+        "command line says comes first",
+    ),
+    repeated(
+        "--run-config", "the same as in `flwr run`: settings, or FILE", metavar="…"
+    ),
 )
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of commands that may have settings, between its options or behind."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Return the options, with all other words in `settings` if there is one."""
+        options, others = super().parse_known_args(args, namespace)
+        if hasattr(options, "settings"):  # argparse takes only those of one place
+            options.settings, others = [*options.settings, *others], []
+        return options, others
+
+
+def run_settings(
+    options: argparse.Namespace, **fixed: str
+) -> dict[str, str | int | float | bool]:
+    """Return the settings in the arguments of ``SETTINGS``, which have been checked.
+
+    ``fixed`` are those that the command itself sets.
+    """
+    from fed3r_app.config import RETIRED, retired_keys
+    from fed3r_app.config.text import is_settings_file
+    from fed3r_app.server.preflight import given_settings
+
+    more = [word for word in options.run_config if not is_settings_file(word)]
+    files = [Path(word) for word in options.run_config if is_settings_file(word)]
+    files += [options.config] if options.config else []
+    if len(files) > 1:
+        raise ValueError(
+            f"--config must be given once, got {' and '.join(map(str, files))}."
+        )
+    file = files[0] if files else None
+    settings = given_settings([*options.settings, *more], file, fixed)
+    for key, reason in retired_keys(settings).items():
+        print(f"fed3r: {key} is ignored: {reason}.", file=sys.stderr)
+    return {key: value for key, value in settings.items() if key not in RETIRED}
+
+
+def write_settings(folder: str, settings: Settings) -> str:
+    """Return a new file in a folder with settings, as ``flwr run`` takes them."""
+    path = Path(folder) / "run-config.toml"
+    path.write_text(tomli_w.dumps(settings), "utf-8")
+    return str(path)
+
+
+APP = path("--app", "APP", "folder of the app (default: here, else as installed)")
 
 
 def print_summary(run: RunDirectory, *, optional: bool = False) -> None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from fed3r_app.cli import arguments as args
+from fed3r_app.data import LOCAL
 from fed3r_app.errors import RunError
 from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
 
@@ -29,7 +30,7 @@ commands = args.Group()
         "a new folder for images, keys, state and logs, which stays there (default: a "
         "temporary one)",
     ),
-    args.RUN_CONFIG,
+    *args.SETTINGS,
     args.APP,
 )
 def demo(options: argparse.Namespace) -> int:
@@ -40,8 +41,9 @@ def demo(options: argparse.Namespace) -> int:
     results are in $FED3R_OUTPUT_DIR, else results/.
     """
     from fed3r_app.deployment.demo import run_demo
-    from fed3r_app.deployment.processes import orderly_exit
+    from fed3r_app.deployment.processes import orderly_exit, toml
 
+    settings = args.run_settings(options, dataset=LOCAL)
     results = output_directory().resolve()
     with ExitStack() as stack:
         stack.enter_context(orderly_exit())
@@ -59,7 +61,7 @@ def demo(options: argparse.Namespace) -> int:
                 app,
                 num_nodes=options.nodes,
                 secure=options.tls,
-                run_config=options.run_config,
+                run_config=[toml(settings)],
             )
         except RunError as error:
             kept = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import socket
+import tempfile
 from pathlib import Path
 
 from fed3r_app.cli import arguments as args
@@ -98,8 +99,7 @@ def register(options: argparse.Namespace) -> int:
 @commands.command(
     "run",
     "start a run on a SuperLink, follow it, and print its result",
-    *args.superlink(),
-    args.RUN_CONFIG,
+    *(*args.superlink(), *args.SETTINGS),
     args.APP,
 )
 def run(options: argparse.Namespace) -> int:
@@ -108,9 +108,11 @@ def run(options: argparse.Namespace) -> int:
     The exit code is 0 only if the run completed. The summary is printed where the
     results can be seen from here.
     """
+    superlink = args.connection(options)
+    settings = args.run_settings(options)
     _, before = _latest_run()
-    with args.app_folder(options.app) as app:
-        args.connection(options).run(app, options.run_config)
+    with tempfile.TemporaryDirectory() as folder, args.app_folder(options.app) as app:
+        superlink.run(app, [args.write_settings(folder, settings)] if settings else [])
     directory, written = _latest_run()
     if written and written != before:
         args.print_summary(directory)

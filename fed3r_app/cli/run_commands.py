@@ -5,10 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import tomli_w
 
 from fed3r_app.cli import arguments as args
 from fed3r_app.core.names import METHODS
@@ -201,9 +198,7 @@ def _start(
     }
     superlink = args.connection(options)
     with tempfile.TemporaryDirectory() as folder, args.app_folder(options.app) as app:
-        path = Path(folder) / "run-config.toml"
-        path.write_text(tomli_w.dumps(config), "utf-8")
-        superlink.run(app, [str(path)])
+        superlink.run(app, [args.write_settings(folder, config)])
     args.print_summary(directory, optional=True)
     return 0
 

@@ -37,6 +37,7 @@ __all__ = [
     "Config",
     "Value",
     "check_setting",
+    "is_text",
     "retired_keys",
 ]
 Value = str | int | float | bool
@@ -331,6 +332,12 @@ def retired_keys(run_config: Mapping[str, Value]) -> dict[str, str]:
 def check_setting(key: str, value: Value) -> None:
     """Raise ValueError unless a key is known and may have that value."""
     _reader(key)(key, value)
+
+
+def is_text(key: str) -> bool:
+    """Return whether a key, which must be known, has texts and nothing else."""
+    _reader(key)
+    return get_type_hints(Config).get(key.replace("-", "_")) is str
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from fed3r_app.core.names import METHODS
 from fed3r_app.data import LOCAL, dataset_traits
+from fed3r_app.data.partition import WITHOUT_CLIENTS
 from fed3r_app.privacy import CENTRAL
 
 if TYPE_CHECKING:
@@ -96,6 +97,9 @@ def _basic(c: Config) -> Iterator[Rule]:
             "data-path"
         )
         yield Rule("test-share", (0.0,), f"with {how} and the nodes' images", reason)
+    if not traits.has_clients:
+        given, reason = "with dataset = {dataset}", "it has no natural clients"
+        yield Rule("partition", WITHOUT_CLIENTS, given, reason)
     if not c.is_local:
         reason = "dataset = {dataset} has its own classes"
         yield Rule("labels", ("",), f"unless dataset = {LOCAL!r}", reason)

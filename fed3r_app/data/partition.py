@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from fed3r_app.data.images import DataSet
 
 Rows = tuple[NDArray[np.int64], ...]
-SCHEMES = ("iid", "dirichlet", "by-class", "natural")
+# How a data set is split that comes without clients of its own.
+WITHOUT_CLIENTS = ("iid", "dirichlet", "by-class")
+SCHEMES = (*WITHOUT_CLIENTS, "natural")
 
 
 def split_rows(
@@ -31,7 +33,7 @@ def split_rows(
         which is what alpha = 0 means; with fewer clients than classes, whole classes
         are dealt over them. "natural": as the data set comes.
     num_clients : int
-        Number K of clients, `num-supernodes` in simulation.
+        Number K of clients.
     alpha : float
         Concentration, alpha >= 0; only "dirichlet" reads it.
     seed : int
@@ -41,12 +43,7 @@ def split_rows(
     -------
     tuple of K arrays of int64
     """
-    if scheme not in SCHEMES:
-        raise ValueError(
-            f"partition must be one of {', '.join(SCHEMES)}, got {scheme!r}."
-        )
-    if num_clients < 1:
-        raise ValueError(f"num-supernodes must be >= 1, got {num_clients}.")
+    check_split(dataset, scheme, num_clients, alpha)
     if seed < 0:
         raise ValueError(f"seed must be >= 0, got {seed}.")
     if scheme == "dirichlet" and alpha == 0:
@@ -57,6 +54,49 @@ def split_rows(
     )
 
 
+def check_split(dataset: DataSet, scheme: str, num_clients: int, alpha: float) -> None:
+    """Raise ValueError, with a sentence, where there is no such split."""
+    if scheme not in SCHEMES:
+        raise ValueError(
+            f"partition must be one of {', '.join(SCHEMES)}, got {scheme!r}."
+        )
+    if num_clients < 1:
+        raise ValueError(f"The number of clients must be >= 1, got {num_clients}.")
+    if scheme == "natural":
+        _check_natural(dataset, num_clients)
+    if scheme == "dirichlet":
+        _check_dirichlet(len(dataset.train), num_clients, alpha)
+
+
+def _check_natural(dataset: DataSet, num_clients: int) -> None:
+    if dataset.clients is None:
+        raise ValueError(
+            f"partition must be one of {', '.join(WITHOUT_CLIENTS)} when "
+            f"dataset = {dataset.name!r}, which has no natural clients, got 'natural'."
+        )
+    if num_clients != len(dataset.clients):
+        count = len(dataset.clients)
+        raise ValueError(
+            f"The number of clients must be {count}, that of the natural clients of "
+            f"{dataset.name}, got {num_clients}. Give --clients {count}, or "
+            f"num-supernodes={count} to flwr run."
+        )
+
+
+def _check_dirichlet(num_images: int, num_clients: int, alpha: float) -> None:
+    # The draw sums K gamma(alpha) variables, which must not overflow either.
+    if not (alpha >= 0 and math.isfinite(alpha * num_clients)):
+        raise ValueError(
+            f"alpha must be >= 0 and finite, got {alpha!r}. With 0 every client has "
+            "one class."
+        )
+    if alpha and num_clients > num_images:
+        raise ValueError(
+            f"The number of clients must be <= {num_images}, the number of training "
+            f'images, when partition = "dirichlet", got {num_clients}.'
+        )
+
+
 # A DataSet is hashed by identity, so looking up a split costs next to nothing.
 @lru_cache(maxsize=16)
 def _split_once(
@@ -64,7 +104,8 @@ def _split_once(
 ) -> Rows:
     labels = dataset.train.labels
     if scheme == "natural":
-        return _natural(dataset, num_clients)
+        assert dataset.clients is not None  # checked
+        return dataset.clients
     parts: Iterable[NDArray[np.int64]]
     if scheme == "dirichlet":
         parts = _dirichlet(labels, num_clients, alpha, seed)
@@ -90,17 +131,6 @@ def _dirichlet(
     labels: NDArray[np.int64], num_clients: int, alpha: float, seed: int
 ) -> list[NDArray[np.int64]]:
     """Return the parts that Flower Datasets' Dirichlet partitioner makes."""
-    # The draw sums K gamma(alpha) variables, which must not overflow either.
-    if not (alpha > 0 and math.isfinite(alpha * num_clients)):
-        raise ValueError(
-            f"alpha must be >= 0 and finite, got {alpha!r}. With 0 every client has "
-            "one class."
-        )
-    if num_clients > len(labels):
-        raise ValueError(
-            f"num-supernodes must be <= {len(labels)}, the number of training images, "
-            f'when partition = "dirichlet", got {num_clients}.'
-        )
     from datasets import Dataset
     from flwr_datasets.partitioner import DirichletPartitioner
 
@@ -138,19 +168,3 @@ def _by_class(
             parts[owner].append(part)
     empty = np.empty(0, dtype=np.int64)
     return [np.concatenate([empty, *part]) for part in parts]
-
-
-def _natural(dataset: DataSet, num_clients: int) -> Rows:
-    """Return the split that the data set comes with."""
-    if dataset.clients is None:
-        raise ValueError(
-            f"partition must be one of {', '.join(SCHEMES[:-1])} when "
-            f"dataset = {dataset.name!r}, which has no natural clients, got 'natural'."
-        )
-    count = len(dataset.clients)
-    if num_clients != count:
-        raise ValueError(
-            f"{dataset.name} has {count} natural clients, got num-supernodes = "
-            f"{num_clients}. Start with --federation-config num-supernodes={count}."
-        )
-    return dataset.clients

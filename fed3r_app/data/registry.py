@@ -27,6 +27,7 @@ class Traits:
     augments: bool = False
     gives_features: bool = False  # the samples are features, not images
     of_nodes: bool = False  # the images are the nodes' own
+    has_clients: bool = False  # natural ones, for ``partition = "natural"``
     may_hold_out: bool = False  # there may be no test set: `test-share` makes one
     # What ``image-size = "auto"`` is; 0: the size that the weights were trained at.
     image_size: int = 0
@@ -49,13 +50,18 @@ _TRAITS: dict[str, Traits] = {
     "cifar100": Traits(load_cifar, augments=True),
     "cifar100-small": Traits(load_cifar100_small, augments=True),
     "imagefolder": Traits(load_imagefolder, may_hold_out=True),
-    **dict.fromkeys(FEDERATION_NAMES, Traits(load_published, augments=True)),
+    **dict.fromkeys(
+        FEDERATION_NAMES, Traits(load_published, augments=True, has_clients=True)
+    ),
     LOCAL: Traits(
         lambda _name, data_path: load_local(data_path),
         of_nodes=True,
+        has_clients=True,
         may_hold_out=True,
     ),
-    SYNTHETIC: Traits(load_synthetic, needs_path=False, gives_features=True),
+    SYNTHETIC: Traits(
+        load_synthetic, needs_path=False, gives_features=True, has_clients=True
+    ),
 }
 
 

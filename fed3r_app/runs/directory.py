@@ -10,7 +10,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -94,24 +94,36 @@ class RunDirectory:
         resume : bool
             Resume a run that is there, instead of refusing to touch it.
         """
-        _check_run_name(run_name, resume)
+        cls.check(output_dir, run_name, resume)
         parent = output_directory(output_dir)
-        if run_name:
-            cls(parent / run_name)._check_content(resume)
-        try:
-            path = _make_folder(parent, run_name)
-            # A folder that was there before may still be closed to us.
-            tempfile.TemporaryFile(dir=path).close()
-        except OSError as error:
-            raise OSError(
-                f"output-dir must be a folder that can be written to, got {parent} "
-                f"({error.strerror})."
-            ) from error
+        path = _make_folder(parent, run_name)
         replace_by_link(
             parent / LATEST,
             lambda link: link.symlink_to(path.name, target_is_directory=True),
         )
         return cls(path)
+
+    @classmethod
+    @contextmanager
+    def reserved(cls, output_dir: str, run_name: str) -> Iterator[RunDirectory]:
+        """Give the folder that a run is about to begin in, which nobody else gets.
+
+        It is removed afterwards if the run has left nothing there.
+        """
+        run = cls(_make_folder(output_directory(output_dir), run_name))
+        try:
+            yield run
+        finally:
+            with suppress(OSError):  # it is not empty
+                run.path.rmdir()
+
+    @staticmethod
+    def check(output_dir: str, run_name: str, resume: bool) -> None:
+        """Raise what `open` would raise of these names; nothing is made."""
+        _check_run_name(run_name, resume)
+        if run_name:
+            path = output_directory(output_dir) / run_name
+            RunDirectory(path)._check_content(resume)
 
     def write_config(self, config: Mapping[str, object]) -> None:
         """Write config.json, with the version of how this run reads images."""
@@ -228,10 +240,22 @@ def _check_run_name(run_name: str, resume: bool) -> None:
 
 def _make_folder(parent: Path, run_name: str) -> Path:
     """Return the folder of that name, or a new one named after the time."""
-    parent.mkdir(parents=True, exist_ok=True)
-    if run_name:
-        (parent / run_name).mkdir(exist_ok=True)
-        return parent / run_name
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        path = parent / run_name if run_name else _new_folder(parent)
+        path.mkdir(exist_ok=True)
+        # A folder that was there before may still be closed to us.
+        tempfile.TemporaryFile(dir=path).close()
+    except OSError as error:
+        raise OSError(
+            f"output-dir must be a folder that can be written to, got {parent} "
+            f"({error.strerror})."
+        ) from error
+    return path
+
+
+def _new_folder(parent: Path) -> Path:
+    """Return a new folder named after the time."""
     stamp, number = datetime.now().strftime("%Y-%m-%d_%H-%M-%S"), 1
     while True:
         path = parent / (stamp if number == 1 else f"{stamp}_{number}")

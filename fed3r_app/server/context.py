@@ -27,6 +27,7 @@ from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Setting
 from fed3r_app.runs.statistics_store import StatisticsStore
+from fed3r_app.server.preflight import new_spec
 from fed3r_app.wire import ParityCheck, with_labels, with_reading
 from strategies import ClientDiscovery, ClientRegistry
 
@@ -90,7 +91,7 @@ class RunContext:
             )
             log(WARNING, "%s has no test images: no accuracy.%s", config.dataset, hint)
         if not config.resume:  # a new run leaves nothing behind if its settings fail
-            backbone = load_backbone(_new_spec(config), data.feature_dim)
+            backbone = load_backbone(new_spec(config), data.feature_dim)
         directory = RunDirectory.open(config.output_dir, config.run_name, config.resume)
         if config.resume:
             backbone = load_backbone(_earlier_spec(config, directory), data.feature_dim)
@@ -181,16 +182,10 @@ class RunContext:
         return forward_flops(self.backbone, cache_dir())
 
 
-def _new_spec(config: Config) -> BackboneSpec:
-    """Return the backbone of a run that begins."""
-    name, weights, size = config.backbone, config.weights, config.input_size
-    return BackboneSpec(name, weights, size, intensity=config.intensity)
-
-
 def _earlier_spec(config: Config, directory: RunDirectory) -> BackboneSpec:
     """Return the backbone of a run that is resumed: it reads images as it did."""
     recipe = directory.read_recipe()
-    spec = replace(_new_spec(config), recipe=recipe)
+    spec = replace(new_spec(config), recipe=recipe)
     if config.image_size not in ("auto", 0):
         return spec
     begun = Config.from_run_config(directory.read_config())

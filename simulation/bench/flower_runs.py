@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fed3r_app.deployment.processes import INSTALLED_APP, toml
+from fed3r_app.deployment.processes import INSTALLED_APP
 from simulation.bench.measure import NUM_THREADS, announce, timed
 from simulation.engines.superlink import EphemeralSuperLink
 
@@ -29,12 +29,9 @@ def flower_runs() -> Iterator[TimeRun]:
             def time_run(app: Path, num_clients: int, settings: Settings) -> float:
                 announce(f"flwr run, {app.name}, {num_clients:,} clients")
                 output = root / "output.txt"
-                nodes = f"num-supernodes={num_clients} client-resources-num-cpus=1"
-                nodes += f" init-args-num-cpus={NUM_THREADS}"
-                options = ("--run-config", toml(settings), "--federation-config", nodes)
-                completed, seconds = timed(
-                    lambda: superlink.run(str(app), *options, output=output)
-                )
+                processors = {"init-args-num-cpus": NUM_THREADS}
+                given = (app, settings, num_clients, processors, output)
+                completed, seconds = timed(superlink.simulate, *given)
                 if not completed:
                     raise RuntimeError(f"The run failed:\n{output.read_text()[-2000:]}")
                 return seconds

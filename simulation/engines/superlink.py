@@ -8,10 +8,14 @@ the same port. An ephemeral one depends on nothing and leaves nothing behind.
 from __future__ import annotations
 
 import subprocess
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from fed3r_app.deployment.processes import FlowerProcesses
+import tomli_w
+
+from fed3r_app.deployment.processes import FlowerProcesses, Value, toml
 from fed3r_app.deployment.superlink import COMPLETED
 
 
@@ -37,6 +41,28 @@ class EphemeralSuperLink(FlowerProcesses):
             )
         return started.returncode == 0 and self.superlink.status(limit=1) == COMPLETED
 
+    def simulate(
+        self,
+        app: Path,
+        settings: Mapping[str, Value],
+        num_clients: int,
+        federation: Mapping[str, Value] | None = None,
+        output: Path | None = None,
+    ) -> bool:
+        """Run an app on simulated clients; return whether the run completed.
+
+        ``federation`` adds to Flower's federation config; else each client may use one
+        processor.
+        """
+        # In a file: on the command line, Flower drops what it does not understand.
+        run_config = self.home / "run-config.toml"
+        run_config.write_text(tomli_w.dumps(settings), "utf-8")
+        nodes = {"num-supernodes": num_clients, "client-resources-num-cpus": 1}
+        options = ("--federation-config", toml({**nodes, **(federation or {})}))
+        return self.run(
+            str(app), "--run-config", str(run_config), *options, output=output
+        )
+
     def _start_processes(self) -> None:
         """Start the SuperLink, then what runs its apps, in one process group.
 
@@ -50,3 +76,23 @@ class EphemeralSuperLink(FlowerProcesses):
         self._start(
             ["flower-superexec", "--insecure", "--runtime-api-address", self.address]
         )
+
+
+@contextmanager
+def private_superlink(parent: Path) -> Iterator[EphemeralSuperLink]:
+    """Give a SuperLink whose home is a new folder in ``parent``, removed afterwards.
+
+    So that any number of them may run at once. The log of the last one stays, as
+    ``superlink.log`` in ``parent``.
+    """
+    parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(
+        prefix="run-", dir=parent.absolute(), ignore_cleanup_errors=True
+    ) as home:
+        superlink = EphemeralSuperLink(Path(home))
+        try:
+            with superlink:
+                yield superlink
+        finally:
+            with suppress(FileNotFoundError):
+                superlink.log_path.replace(parent / superlink.log_path.name)

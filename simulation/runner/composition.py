@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 
-from simulation.runner.yaml_file import ExperimentError, YamlValue, read_yaml
+from fed3r_app.files.yaml_file import YamlError, YamlValue, read_yaml
 
 FOLDER = Path(__file__).parents[1] / "experiments"
 Content = dict[str, YamlValue]
@@ -45,7 +45,7 @@ def catalogue(folder: Path = FOLDER) -> dict[str, Source]:
     for file in sorted(folder.glob("*.yaml")):
         for source in _of(file):
             if (other := found.setdefault(source.name, source)) is not source:
-                raise ExperimentError(
+                raise YamlError(
                     f"{file}: the name {source.name!r} must be its own, got that of "
                     f"{other.file}."
                 )
@@ -62,11 +62,11 @@ def find(name: str) -> list[Source]:
         for path in (Path(name), FOLDER.parent / name):
             if path.is_file():
                 return _of(path)[:1]
-        raise ExperimentError(f"{name} must be a file, got none of that name.")
+        raise YamlError(f"{name} must be a file, got none of that name.")
     known = catalogue()
     if found := fnmatch.filter(known, name):
         return [known[each] for each in found]
-    raise ExperimentError(
+    raise YamlError(
         f"{name!r} must be an experiment or the path of a .yaml file. "
         "`fed3r experiments list` lists the experiments."
     )

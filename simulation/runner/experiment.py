@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from fed3r_app.files.yaml_file import YamlValue
 from simulation.analyses.coupon_collector import Coupons
 from simulation.runner.composition import Source, find
 from simulation.runner.run_grid import SEED, ExperimentRun, RunGrid
-from simulation.runner.yaml_file import YamlValue
 
 FIGURES = ("curves", "final", "kernel")
 MEASURES = (
@@ -99,7 +99,7 @@ def load(name: str, data_path: str = "") -> list[Experiment]:
 
 
 def read_experiment(source: Source, data_path: str = "") -> Experiment:
-    """Return an experiment; raise ExperimentError for what is wrong with it."""
+    """Return an experiment; raise YamlError for what is wrong with it."""
     content = source.read()
     parts = content.mapping(*_KEYS)
     if "title" not in parts:

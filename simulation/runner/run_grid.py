@@ -11,7 +11,8 @@ from functools import cached_property
 
 from fed3r_app.config import DEFAULTS, Config, check_setting
 from fed3r_app.data import dataset_traits
-from simulation.runner.yaml_file import Scalar, YamlValue, unknown
+from fed3r_app.files.yaml_file import Scalar, YamlValue, unknown
+from fed3r_app.server.preflight import check_data_path
 
 CLIENTS, SEED = "clients", "seed"
 _RUNNER_KEYS = ("output-dir", "run-name", "resume")
@@ -106,7 +107,7 @@ class RunGrid:
             config["data-path"] = os.path.abspath(os.path.expanduser(self.data_path))
         try:
             checked = Config.from_run_config(config)
-            _check_data_path(checked)
+            check_data_path(checked)
         except ValueError as error:
             # Where the first key stands that the message names.
             words = re.findall(r"[\w-]+", str(error))
@@ -117,22 +118,6 @@ class RunGrid:
         for key in _RUNNER_KEYS:
             del config[key]
         return ExperimentRun(labels, clients, checked.per_round, config)
-
-
-def _check_data_path(config: Config) -> None:
-    """Refuse a data set whose folder is not there."""
-    if not needs_data_path(config.dataset):
-        return
-    if not config.data_path:
-        raise ValueError(
-            f"data-path must name the folder of dataset = {config.dataset!r}, got ''. "
-            "Give --data-path DIR, or base.data-path in the file."
-        )
-    if not os.path.isdir(os.path.expanduser(config.data_path)):
-        raise ValueError(
-            f"data-path must be an existing folder, got {config.data_path!r}. Make an "
-            "empty one first if the data is to be downloaded there."
-        )
 
 
 def _check_value(key: str, value: YamlValue) -> None:

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from fed3r_app.config import Config
 from fed3r_app.data import dataset_traits
-from fed3r_app.deployment.processes import INSTALLED_APP, toml
+from fed3r_app.deployment.processes import INSTALLED_APP
+from fed3r_app.files.yaml_file import Scalar
 from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import Store, run_name
-from simulation.runner.yaml_file import Scalar
 
 if TYPE_CHECKING:
     from simulation.engines.superlink import EphemeralSuperLink
@@ -74,10 +74,8 @@ def _run_app(
         "resume": store.prepare(run),
     }
     if engine == FLOWER:
-        nodes = f"num-supernodes={run.clients} client-resources-num-cpus=1"
-        options = ("--run-config", toml(config), "--federation-config", nodes)
         superlink = _superlink(resources, store.root / ".flwr")
-        if not superlink.run(str(INSTALLED_APP), *options):
+        if not superlink.simulate(INSTALLED_APP, config, run.clients):
             raise TaskError(_last_error(store.log(run)))
     else:
         from fed3r_app.client_app import app as client_app
@@ -127,15 +125,13 @@ def _extract(config: Config, _: ExitStack, report: Report) -> None:
     from fed3r_app.data.unreadable import UnreadableImages
     from fed3r_app.features.backbone import load_backbone, resolve_device
     from fed3r_app.features.extraction import cached_features
-    from fed3r_app.features.spec import BackboneSpec
     from fed3r_app.files.row_cache import cache_dir
+    from fed3r_app.server.preflight import new_spec
 
     dataset = load_dataset(config.dataset, config.data_path, config.test_share)
-    size, intensity = config.input_size, config.intensity
-    spec = BackboneSpec(config.backbone, config.weights, size, intensity=intensity)
     extract = partial(
         cached_features,
-        load_backbone(spec),
+        load_backbone(new_spec(config)),
         device=resolve_device(config.device),
         dtype=config.extract_dtype,
         cache_dir=cache_dir(),

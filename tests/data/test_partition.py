@@ -143,7 +143,7 @@ BAD_ALPHA = "alpha must be >= 0 and finite"
     ("change", "sentence"),
     [
         ({"scheme": "random"}, "partition must be one of iid, .* got 'random'"),
-        ({"num_clients": 0}, "num-supernodes must be >= 1, got 0"),
+        ({"num_clients": 0}, "number of clients must be >= 1, got 0"),
         ({"seed": -1}, "seed must be >= 0, got -1"),
         ({"scheme": "dirichlet", "alpha": -1.0}, BAD_ALPHA),
         ({"scheme": "dirichlet", "alpha": float("nan")}, BAD_ALPHA),
@@ -163,7 +163,7 @@ def test_natural_wants_as_many_nodes_as_there_are_clients() -> None:
     dataset = make_dataset([0, 1], (np.array([0]), np.array([1])))
     with pytest.raises(
         ValueError,
-        match=r"toy has 2 natural clients, got num-supernodes = 10\. "
-        r"Start with --federation-config num-supernodes=2\.",
+        match=r"must be 2, that of the natural clients of toy, got 10\. "
+        r"Give --clients 2, or num-supernodes=2 to flwr run\.",
     ):
         split_rows(dataset, "natural", 10, 0, 0)

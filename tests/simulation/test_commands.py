@@ -1,6 +1,5 @@
 """``python -m simulation``: exit codes that can be relied on, nothing left behind."""
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -80,7 +79,7 @@ def superlink(tmp_path: Path, monkeypatch: Patch) -> MagicMock:
     """A SuperLink whose user presses Ctrl-C, and this process in an empty folder."""
     superlink = MagicMock()
     superlink.return_value.__enter__.return_value.run.side_effect = KeyboardInterrupt
-    monkeypatch.setattr(simulation, "EphemeralSuperLink", superlink)
+    monkeypatch.setattr(simulation, "private_superlink", superlink)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.chdir(tmp_path)
     return superlink
@@ -105,18 +104,6 @@ def test_a_run_outside_of_the_project_is_refused_in_a_sentence(
     assert f"{tmp_path} must be the app's folder, got" in capsys.readouterr().err
     superlink.assert_not_called()
     assert not (tmp_path / ".flwr").exists()
-
-
-def test_a_second_run_in_the_same_folder_is_refused_in_a_sentence(
-    superlink: MagicMock, tmp_path: Path, capsys: Capsys
-) -> None:
-    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
-    (tmp_path / ".flwr").mkdir()
-    with (tmp_path / ".flwr" / "lock").open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        assert simulation.main(["flwr-run"]) == 1
-    assert "must not be in use, got another run" in capsys.readouterr().err
-    superlink.assert_not_called()
 
 
 @pytest.mark.slow

@@ -102,7 +102,7 @@ def test_many_clients_and_classes_fit_into_the_picture(tmp_path: Path) -> None:
         (["no.csv"], "NAME must be a data set or an existing CSV"),
         (["cifar100"], "data-path must name a folder"),
         (["digits", "--partition", "natural"], "has no natural clients"),
-        (["digits", "--clients", "0"], "num-supernodes must be >= 1, got 0"),
+        (["digits", "--clients", "0"], "number of clients must be >= 1, got 0"),
         (["synthetic:colour=3"], "got 'colour=3'"),
     ],
 )

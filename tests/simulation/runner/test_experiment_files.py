@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fed3r_app.files.yaml_file import YamlError
 from simulation.__main__ import main
 from simulation.runner.composition import FOLDER, Source, catalogue, find
 from simulation.runner.experiment import curve_of, load, read_experiment
 from simulation.runner.store import Store
-from simulation.runner.yaml_file import ExperimentError
 
 Write = Callable[..., Path]
 Capsys = pytest.CaptureFixture[str]
@@ -88,7 +88,7 @@ def test_environment_variables_are_filled_in(
     text = "dataset: cifar100\n  data-path: ${WHERE}/data\n"
     path = write(f"  {text}{AXES}")
     monkeypatch.delenv("WHERE", raising=False)
-    with pytest.raises(ExperimentError, match="needs the environment variable WHERE"):
+    with pytest.raises(YamlError, match="needs the environment variable WHERE"):
         load(str(path))
     (tmp_path / "data").mkdir()
     monkeypatch.setenv("WHERE", str(tmp_path))
@@ -168,7 +168,7 @@ def test_a_mistake_is_answered_with_file_key_and_line(
 def test_two_files_must_not_have_the_same_name(write: Write, tmp_path: Path) -> None:
     write("variants: {b-c: {}}\n", "a")
     write("variants: {c: {}}\n", "a-b")
-    with pytest.raises(ExperimentError, match="'a-b-c' must be its own"):
+    with pytest.raises(YamlError, match="'a-b-c' must be its own"):
         catalogue(tmp_path)
 
 

@@ -7,10 +7,10 @@ import pytest
 
 from docs import settings
 from fed3r_app.config import DEFAULTS, Config
+from fed3r_app.files.yaml_file import Scalar, read_yaml
 from simulation.runner.composition import FOLDER, catalogue
 from simulation.runner.experiment import curve_of, load, read_experiment
 from simulation.runner.run_grid import ExperimentRun
-from simulation.runner.yaml_file import Scalar, read_yaml
 
 DATASETS = ("landmarks", "inaturalist", "cifar100")
 # As the paper has them, of every run on its data.

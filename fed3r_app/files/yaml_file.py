@@ -15,8 +15,8 @@ Scalar = str | int | float | bool
 _KINDS = ("str", "int", "float", "bool", "null", "timestamp", "seq", "map")
 
 
-class ExperimentError(ValueError):
-    """A mistake in an experiment file; the message names file and line."""
+class YamlError(ValueError):
+    """A mistake in a YAML file; the message names file and line."""
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class YamlValue:
     file: Path
     line: int
 
-    def error(self, message: str) -> ExperimentError:
+    def error(self, message: str) -> YamlError:
         """Return an error that says where this stands."""
-        return ExperimentError(f"{self.file}, line {self.line}: {message}")
+        return YamlError(f"{self.file}, line {self.line}: {message}")
 
-    def must_be(self, rule: str) -> ExperimentError:
+    def must_be(self, rule: str) -> YamlError:
         """Return the error that this is not what it should be."""
         shown = "nothing" if self.value is None else repr(self.value)
         if isinstance(self.value, (list, dict)):
@@ -124,20 +124,18 @@ def read_yaml(file: Path) -> YamlValue:
     except yaml.MarkedYAMLError as error:
         where = error.problem_mark
         place = f"{file}, line {where.line + 1 if where else 1}"
-        raise ExperimentError(
-            f"{place}: it must be YAML, got: {error.problem}."
-        ) from None
+        raise YamlError(f"{place}: it must be YAML, got: {error.problem}.") from None
     except yaml.YAMLError as error:
-        raise ExperimentError(f"{file}: it must be YAML, got: {error}.") from None
+        raise YamlError(f"{file}: it must be YAML, got: {error}.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ExperimentError(f"{file}: it can't be read: {error}.") from None
+        raise YamlError(f"{file}: it can't be read: {error}.") from None
 
 
 @lru_cache(maxsize=64)  # many experiments extend the same files
 def _parse(file: Path, text: str) -> YamlValue:
     node = yaml.compose(text, _Loader)
     if not isinstance(node, yaml.MappingNode):
-        raise ExperimentError(f"{file}, line 1: it must be a mapping of keys.")
+        raise YamlError(f"{file}, line 1: it must be a mapping of keys.")
     return _value(node, YamlValue("", None, file, 1))
 
 
