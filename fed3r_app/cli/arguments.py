@@ -98,7 +98,7 @@ def connection(options: argparse.Namespace) -> SuperLink:
 
 SETTINGS = (
     argument(
-        "settings",
+        "given",
         "settings of the run, as in docs/settings.md",
         metavar="KEY=VALUE",
         nargs="*",
@@ -121,10 +121,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(  # type: ignore[override]
         self, args: Any = None, namespace: Any = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Return the options, with all other words in `settings` if there is one."""
+        """Return the options, with all other words in `given` if there is one."""
         options, others = super().parse_known_args(args, namespace)
-        if hasattr(options, "settings"):  # argparse takes only those of one place
-            options.settings, others = [*options.settings, *others], []
+        if hasattr(options, "given"):  # argparse takes only those of one place
+            options.given, others = [*options.given, *others], []
         return options, others
 
 
@@ -147,7 +147,7 @@ def run_settings(
             f"--config must be given once, got {' and '.join(map(str, files))}."
         )
     file = files[0] if files else None
-    settings = given_settings([*options.settings, *more], file, fixed)
+    settings = given_settings([*options.given, *more], file, fixed)
     for key, reason in retired_keys(settings).items():
         print(f"fed3r: {key} is ignored: {reason}.", file=sys.stderr)
     return {key: value for key, value in settings.items() if key not in RETIRED}
