@@ -11,6 +11,7 @@ from flwr.clientapp import ClientApp
 
 from clients import bridge
 from clients.node import NodeData
+from fed3r_app import logs
 from fed3r_app.wire.hello import pack_hello
 
 
@@ -19,6 +20,7 @@ class _QuickClientApp(ClientApp):
 
     def __call__(self, message: Message, context: Context) -> Message:
         """Return the reply to a message."""
+        logs.configure()
         if message.metadata.message_type == "query.hello":
             config = message.content.config_records["config"]
             if not config.get("moments"):

@@ -15,6 +15,10 @@ class RunError(RuntimeError):
     """A run that did not complete; the message says why."""
 
 
+class RunStopped(RunError):
+    """A run that a signal has ended; the message says what of it is saved."""
+
+
 class PermanentError(ValueError):
     """Wrong settings or data: a client that is asked again fails again."""
 

@@ -12,9 +12,11 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
+from fed3r_app import logs
 from fed3r_app.config import Config, retired_keys
-from fed3r_app.errors import RunError
+from fed3r_app.errors import RunError, RunStopped
 from fed3r_app.server.run import run
+from strategies.stopping import Stopped, stoppable
 
 app = ServerApp()
 
@@ -22,11 +24,17 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run Fed3R; an error ends the run with a message on one line."""
+    logs.configure()
     try:
-        with _warnings_in_the_log():
+        with stoppable(), _warnings_in_the_log():
             for key, reason in retired_keys(context.run_config).items():
                 log(WARNING, "%s is ignored: %s.", key, reason)
             run(grid, Config.from_run_config(context.run_config))
+    except Stopped:
+        raise RunStopped("The run was stopped before it began.") from None
+    except RunStopped as error:
+        log(WARNING, "%s", error)
+        raise
     except (ValueError, OSError, RunError) as error:
         log(ERROR, "%s", error)
         # Without the frames in between: Flower prints all it is given.

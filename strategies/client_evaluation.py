@@ -11,6 +11,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fed3r_app.core import Metrics
+from fed3r_app.progress import Progress
 from fed3r_app.wire import count_bytes
 from strategies.discovery import ClientRegistry
 from strategies.messaging import Traffic, same_request
@@ -33,13 +34,16 @@ def evaluate_on_clients(
     nodes = [registry.nodes[client] for client in clients]
     requests = same_request(nodes, request, EVALUATION, traffic)
     total = Metrics(0, 0)
-    for reply in registry.stream_replies(grid, requests, timeout):
-        try:
-            total += _read_evaluation(reply)
-        except (KeyError, TypeError, ValueError) as error:
-            log(WARNING, "An evaluation on a client failed: %s", error)
-            continue
-        traffic.up += count_bytes(reply.content)
+    with Progress("clients evaluated") as progress:
+        replies = registry.stream_replies(grid, requests, timeout)
+        for number, reply in enumerate(replies, 1):
+            progress(number, len(nodes))
+            try:
+                total += _read_evaluation(reply)
+            except (KeyError, TypeError, ValueError) as error:
+                log(WARNING, "An evaluation on a client failed: %s", error)
+                continue
+            traffic.up += count_bytes(reply.content)
     return total if total.total else None
 
 

@@ -159,7 +159,6 @@ class ClientDiscovery:
             Also ask for the moments from which the kernel width is chosen.
         """
         registry, expected = self.registry, wait_for
-        progress = Progress("clients said hello")
 
         def heard_all() -> bool:
             return 0 < len(registry.nodes) + len(registry.refused) >= expected
@@ -170,10 +169,11 @@ class ClientDiscovery:
         def enough() -> bool:
             return must_end() or (heard_all() and self._settled)
 
-        for node, hello in self._hellos(enough, with_moments):
-            expected = expected or hello.num_partitions
-            self._register(node, hello)
-            progress(len(registry.nodes), expected)
+        with Progress("clients connected") as progress:
+            for node, hello in self._hellos(enough, with_moments):
+                expected = expected or hello.num_partitions
+                self._register(node, hello)
+                progress(len(registry.nodes), expected or len(registry.nodes))
         if not heard_all() and not must_end():
             raise RunError(
                 f"Only {len(registry.nodes)} of {expected or 'any'} expected clients "

@@ -24,6 +24,7 @@ from fed3r_app.wire import (
     read_image_counts,
     read_parity,
 )
+from fed3r_app.words import plural
 from strategies.accumulator import Accumulator
 from strategies.discovery import ClientRegistry
 from strategies.messaging import Traffic, is_permanent, printable, same_request
@@ -84,6 +85,9 @@ class Fed3R(Strategy):
     eval_every: int = 1
     first_round: int = 1
     parity: ParityCheck | None = None
+    _progress: Progress = field(
+        default_factory=lambda: Progress("clients counted"), init=False
+    )
     _cohort: list[str] = field(default_factory=list, init=False)
     _reported: Traffic = field(default_factory=Traffic, init=False)
 
@@ -118,9 +122,10 @@ class Fed3R(Strategy):
 
     def summary(self) -> None:
         """Log what is about to happen."""
-        clients, counted = len(self.sampler.clients), len(self.sampler.counted)
-        name = type(self).__name__
-        log(INFO, "%s: %d clients, %d already counted", name, clients, counted)
+        sampler, name = self.sampler, type(self).__name__
+        counted = f", {len(sampler.counted)} already counted" if sampler.counted else ""
+        clients = plural(len(sampler.clients), "client")
+        log(INFO, "%s: one exchange with %s%s", name, clients, counted)
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -137,14 +142,13 @@ class Fed3R(Strategy):
         """Fold the replies into the sum as they come; return the round's metrics."""
         clients = {self.registry.nodes[client]: client for client in self._cohort}
         silent = set(self._cohort)
-        progress = Progress(f"round {server_round}, clients counted")
         for reply in replies:
             node = reply.metadata.src_node_id
             client = clients.get(node) or self.registry.client_of(node)
             if client is not None:
                 silent.discard(client)
                 self._fold(client, reply)
-            progress(len(self.sampler.counted), len(self.sampler.clients))
+            self._progress(len(self.sampler.counted), len(self.sampler.clients))
         for client in sorted(silent):
             log(WARNING, "Client %s did not reply", client)
         self.sampler.close_round(self._cohort)
@@ -195,9 +199,11 @@ class Fed3R(Strategy):
         """
         self.summary()
         number = self.first_round
-        while not self.sampler.done:
-            yield number, self.train_round(number, arrays, config, grid, timeout)
-            number += 1
+        with self._progress as progress:
+            progress(len(self.sampler.counted), len(self.sampler.clients))
+            while not self.sampler.done:
+                yield number, self.train_round(number, arrays, config, grid, timeout)
+                number += 1
 
     def start(
         self,

@@ -12,6 +12,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fed3r_app.wire import count_bytes
+from strategies.stopping import check_stopped
 
 # Flower's simulation scans every stored message for every node, again and again: more
 # messages at once than this make it slower, not faster.
@@ -80,6 +81,7 @@ def stream_replies(
     queue, more = iter(messages), True
     last_reply = time.monotonic()
     while True:
+        check_stopped()
         while more and len(waiting) < in_flight:
             message = next(queue, _END)
             more = message is not _END

@@ -126,7 +126,7 @@ class SecureAggregation(Fed3R):
         self._cohort = self.sampler.draw()
         groups = [self._new_group(clients) for clients in self.sampler.groups]
         sizes = ", ".join(str(len(group.clients)) for group in groups)
-        log(INFO, "round %d: groups of %s clients", server_round, sizes)
+        log(INFO, "Round %d: clients in groups of %s", server_round, sizes)
         asked: Members = attrgetter("clients")
         for stage in _STAGES:
             members = [(group, i) for group in groups for i in asked(group)]
@@ -135,6 +135,7 @@ class SecureAggregation(Fed3R):
             asked = stage.done
         for group in groups:
             self._fold_group(group)
+        self._progress(len(self.sampler.counted), len(self.sampler.clients))
         self.sampler.close_round(self._cohort)
         return self.round_metrics()
 
@@ -160,12 +161,12 @@ class SecureAggregation(Fed3R):
                 node = [nodes[group.clients[i]]]
                 yield from same_request(node, content, stage.message_type, self.traffic)
 
-        progress = Progress(stage.message_type)
-        for reply in self.registry.stream_replies(grid, requests(), timeout):
-            group, i = waiting.pop(reply.metadata.src_node_id, (None, 0))
-            if group is not None:
-                self._take(stage, group, i, reply)
-            progress(len(members) - len(waiting), len(members))
+        with Progress(f"group members that {stage.what}") as progress:
+            for reply in self.registry.stream_replies(grid, requests(), timeout):
+                group, i = waiting.pop(reply.metadata.src_node_id, (None, 0))
+                if group is not None:
+                    self._take(stage, group, i, reply)
+                progress(len(members) - len(waiting), len(members))
         for group, i in waiting.values():
             self._fail(group.clients[i], f"no reply to {stage.message_type}")
 

@@ -24,6 +24,7 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 from fed3r_app.core import Metrics
 from fed3r_app.errors import RunError
 from fed3r_app.wire import FIXED, RUNNING, ParityCheck, RecordError, count_bytes
+from fed3r_app.words import plural
 from strategies.discovery import ClientRegistry
 from strategies.messaging import Traffic, printable
 from strategies.reply_checks import (
@@ -135,8 +136,8 @@ class TrainingRounds:
         good = self._valid_replies(replies, nodes, expected, traffic)
         if self._diverged > len(good):
             raise DivergedError(
-                f"{self._diverged} of the {len(cohort)} clients of round {number} have "
-                "no finite loss"
+                f"{self._diverged} of the {plural(len(cohort), 'client')} of round "
+                f"{number} have no finite loss"
             )
         if not good:
             raise self._all_failed(number, cohort)
@@ -166,7 +167,8 @@ class TrainingRounds:
     def _all_failed(self, number: int, cohort: Sequence[str]) -> RunError:
         reason = next(iter(self._failures.values()))
         return RunError(
-            f"All {len(cohort)} clients of round {number} failed; one said: {reason}"
+            f"All {plural(len(cohort), 'client')} of round {number} failed; one said: "
+            f"{reason}"
         )
 
     def _complete(self, message: Message, running: ArrayRecord | None) -> Message:

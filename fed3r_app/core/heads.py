@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from fed3r_app.core.statistics import RidgeStatistics, mirror_upper
+from fed3r_app.words import first_names, plural
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,8 +209,9 @@ def _divide_columns(W: Tensor, norms: Tensor, stats: RidgeStatistics) -> Tensor:
     zero = (norms == 0) & (stats.counts > 0)
     if bool(zero.any()):
         warnings.warn(
-            f"{int(zero.sum())} classes with samples have weights of norm 0 and can't "
-            f"be normalised: {zero.nonzero().flatten().tolist()[:10]}.",
+            f"Not normalised, since the weights have norm 0: "
+            f"{plural(int(zero.sum()), 'class')} with samples, "
+            f"{first_names(zero.nonzero().flatten().tolist(), 10)}.",
             stacklevel=3,
         )
     return W / torch.where(norms > 0, norms, torch.ones_like(norms))

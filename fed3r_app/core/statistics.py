@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fed3r_app.words import plural
+
 _MIRROR_BLOCK = 512  # rows: 2 MB of a block of A, which a cache holds
 Samples = Tensor | NDArray[Any]
 # Which of d features to look at where C_k classes are present.
@@ -223,8 +225,8 @@ class RidgeStatistics:
             c = int(counts.argmin())
             raise ValueError(
                 "Statistics to subtract must be part of the total; class "
-                f"{c} has {int(self.counts[c])} samples, got {int(other.counts[c])} "
-                "to remove."
+                f"{c} has {plural(int(self.counts[c]), 'sample')}, got "
+                f"{int(other.counts[c])} to remove."
             )
         # A class without samples left has sums of zero, not of rounding errors.
         b = (self.b - other.b).masked_fill(counts == 0, 0.0)

@@ -49,7 +49,7 @@ def _digests_by_row(
     digests, found = cache.read(rows)
     progress, missing = _progress(), np.flatnonzero(~found)
     absent = set()
-    for done, i in enumerate(missing):
+    for done, i in enumerate(missing, 1):
         content = _digest(images, int(rows[i]))
         if content:
             digests[i] = np.frombuffer(content, dtype=np.uint8)
@@ -70,7 +70,7 @@ def _digests_by_image(
     keys = [images.keys[row] for row in rows]
     progress = _progress()
     new: dict[str, bytes] = {}
-    for done, (key, row) in enumerate(zip(keys, rows, strict=True)):
+    for done, (key, row) in enumerate(zip(keys, rows, strict=True), 1):
         if key not in known:
             new[key] = _digest(images, int(row))
         progress(done, len(keys))

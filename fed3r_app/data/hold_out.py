@@ -15,6 +15,7 @@ import numpy as np
 
 from fed3r_app.data.digests import image_digests
 from fed3r_app.data.images import DataSet, FileImages
+from fed3r_app.words import plural
 
 _DIGESTS = 2**64
 
@@ -36,7 +37,8 @@ def hold_out(dataset: DataSet, share: float, cache_dir: Path, owner: str) -> Dat
     digests = image_digests(train, np.arange(len(train)), cache_dir)
     # A file that can't be opened has no digest; it is missed where it is read.
     held = np.array([bool(d) and _uniform(d) < share for d in digests], dtype=bool)
-    log(INFO, "%s: %d of %d images are held out.", owner, held.sum(), len(train))
+    images = plural(len(train), "image")
+    log(INFO, "%s: %d of %s held out for the test.", owner, held.sum(), images)
     if held.all():  # the sentence may go to the server: it tells no number
         raise ValueError(
             f"test-share must leave {owner} images to train on, got {share:g}, which "

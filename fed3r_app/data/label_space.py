@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fed3r_app.words import first_names
+
 
 @dataclass(frozen=True)
 class LabelSpace:
@@ -25,7 +27,7 @@ class LabelSpace:
         unknown = [name for name in class_names if name not in self.names]
         if not unknown:
             return None
-        known = ", ".join(self.names[:10]) + (", …" if len(self.names) > 10 else "")
+        known = first_names(self.names, 10)
         return (
             f"{owner}: the classes must be among the run's, {known}; got "
             f"{', '.join(map(repr, unknown[:10]))}. Rename the class, or begin a run "

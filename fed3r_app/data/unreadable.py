@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fed3r_app.data.reading import UnreadableImage
+from fed3r_app.words import plural
 
 _LOG = logging.getLogger(__name__)
 _LISTED: set[str] = set()  # once a process: a client may be asked again and again
@@ -55,7 +56,8 @@ class UnreadableImages:
         """
         found = self.count(rows)
         if found > (max(1, int(self._max_share * len(rows))) if self._max_share else 0):
-            _LOG.warning("%s: %d of %d images can't be read.", owner, found, len(rows))
+            images = plural(len(rows), "image")
+            _LOG.warning("%s: %d of %s can't be read.", owner, found, images)
             raise ValueError(
                 f"{owner} must have at most max-unreadable = {self._max_share:g} of "
                 "its images unreadable, got more; the log there lists them. Put "

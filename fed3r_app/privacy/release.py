@@ -33,6 +33,7 @@ from fed3r_app.privacy.gaussian import (
     sensitivity,
 )
 from fed3r_app.privacy.secagg import IntegerStatistics
+from fed3r_app.words import plural
 
 
 class _Noise:
@@ -104,8 +105,8 @@ class DistributedNoise(_Noise):
         """Add a group whose survivors each added 1/threshold of the noise variance."""
         if survivors < threshold:
             raise RunError(
-                f"The noise of a group was calibrated for {threshold} clients, got "
-                f"{survivors}."
+                "The noise of a group was calibrated for "
+                f"{plural(threshold, 'client')}, got {survivors}."
             )
         self._shares += survivors / threshold
         self.sigma = self._budget.distributed_sigma() * math.sqrt(self._shares)

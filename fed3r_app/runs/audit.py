@@ -12,8 +12,8 @@ from fed3r_app.core import Limits, RidgeStatistics, RunningSum, check_contributi
 from fed3r_app.runs.contributions import leftover_contributions
 from fed3r_app.runs.ledger import forgotten_clients, standing_entries
 from fed3r_app.runs.model_file import SavedModel, load_model
-from fed3r_app.runs.report import first_names
 from fed3r_app.runs.saved_run import SavedRun
+from fed3r_app.words import first_names, plural
 
 _EPS = torch.finfo(torch.float64).eps
 _MAX_NAMED = 5
@@ -30,9 +30,8 @@ def audit(run: SavedRun) -> Iterator[Finding]:
     """Yield the result of each check that applies to a run."""
     snapshot = run.snapshot
     clients, stats = len(snapshot.contributions), snapshot.statistics
-    yield Finding(
-        True, f"the statistics are whole: {clients} clients, {stats.n} images"
-    )
+    held = f"{plural(clients, 'client')}, {plural(stats.n, 'image')}"
+    yield Finding(True, f"the statistics are whole: {held}")
     if not run.config.dp_epsilon:  # noise is of no images
         yield _check_statistics(run)
     yield from _check_ledger(run)
@@ -78,7 +77,8 @@ def _check_ledger(run: SavedRun) -> Iterator[Finding]:
         yield Finding(True, "the ledger accepted just the clients in the statistics")
         known = [e.num_samples for e in standing.values() if e.num_samples is not None]
         if len(known) == len(standing):  # else a line was written after a crash
-            counts = f"{sum(known)} images by the ledger, {stats.n} in the statistics"
+            images = plural(sum(known), "image")
+            counts = f"{images} by the ledger, {stats.n} in the statistics"
             yield Finding(sum(known) == stats.n, counts)
     if forgotten_clients(entries) != set(snapshot.forgotten):
         yield Finding(False, "ledger and statistics differ in who was forgotten")

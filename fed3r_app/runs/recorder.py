@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from logging import INFO
+from typing import Any
 
 from flwr.common.logger import log
 
@@ -12,19 +13,23 @@ from fed3r_app.runs.curves import plot_curves
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.provenance import summary_block
 from fed3r_app.runs.report import format_bytes, summary_table
+from fed3r_app.words import plural
 
 Progress = dict[str, int | float]
 _BYTES = (
     *("upload_bytes", "download_bytes"),
     *("paper_upload_bytes", "paper_download_bytes"),
 )
-# What a line of log says of a round's values, where they are known.
-_WORDS = {
-    "clients_counted": "{} of {clients} clients counted",
-    "clients_trained": "{} clients trained",
-    "accuracy": "accuracy {:.2%}",
-    "train_loss": "training loss {:.4f}",
-    "ridge_lambda": "lambda {:.3g}",
+RESULTS = "Results go to "  # a folder: said when a run begins
+SUMMARY = "The run has ended"  # and what came of it
+# What a line of log says of a round's values, where they are known, and of how many
+# clients.
+_WORDS: dict[str, Callable[[Any, int], str]] = {
+    "clients_counted": lambda n, total: f"{n} of {plural(total, 'client')} counted",
+    "clients_trained": lambda n, _: f"{plural(n, 'client')} trained",
+    "accuracy": lambda accuracy, _: f"accuracy {accuracy:.2%}",
+    "train_loss": lambda loss, _: f"training loss {loss:.4f}",
+    "ridge_lambda": lambda lam, _: f"lambda {lam:.3g}",
 }
 
 
@@ -69,13 +74,15 @@ class Recorder:
         self._flops *= self._num_clients / num_clients
         self._num_clients = num_clients
 
-    def end_round(self, values: Mapping[str, object]) -> None:
-        """Write a line of metrics and a line of log for a round."""
+    def end_round(self, values: Mapping[str, object], *, log_it: bool = True) -> None:
+        """Write a line of metrics for a round, and a line of log where that is due."""
         self.rounds += 1
         line = {"round": self.rounds, **values, **self.costs()}
         self._directory.append_metrics(line)
+        if not log_it:  # the bar of its phase has moved
+            return
         words = [
-            text.format(line[key], clients=self._num_clients)
+            text(line[key], self._num_clients)
             for key, text in _WORDS.items()
             if line.get(key) is not None
         ]
@@ -107,8 +114,8 @@ class Recorder:
         plot_curves(
             self._directory.read_metrics(),
             self._directory.curves_path,
-            f"{what}, {self._num_clients} clients",
+            f"{what}, {plural(self._num_clients, 'client')}",
         )
-        log(INFO, "\n\n%s\n", summary_table(summary))
+        log(INFO, "%s:\n\n%s\n", SUMMARY, summary_table(summary))
         log(INFO, "Results: %s", self._directory.path)
         log(INFO, "Picture: %s", self._directory.curves_path)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from fed3r_app.words import first_names
+
 Values = Mapping[str, object]
 _MAX_LISTED = 8
 
@@ -48,11 +50,6 @@ def format_seconds(seconds: float) -> str:
 def format_percent(share: float) -> str:
     """Return a share of 1 in percent, with one decimal as the paper has."""
     return f"{100 * share:.1f} %"
-
-
-def first_names(names: Sequence[object], most: int) -> str:
-    """Return some names on one line, and an ellipsis where there are more."""
-    return ", ".join(map(str, names[:most])) + (", …" if len(names) > most else "")
 
 
 def number_of(values: Values, key: str) -> float | None:

@@ -30,9 +30,9 @@ from fed3r_app.privacy.gaussian import private_lambda
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.ledger import FORGOTTEN, READMITTED, REPLACED, LedgerEntry
 from fed3r_app.runs.model_file import SavedModel, save_model, saved_backbone
-from fed3r_app.runs.report import first_names
 from fed3r_app.runs.snapshots import Snapshot, load_snapshot
 from fed3r_app.runs.statistics_store import StatisticsStore
+from fed3r_app.words import first_names
 
 
 class SavedRun:

@@ -23,6 +23,7 @@ from fed3r_app.runs.formats import (
     upgrade_checkpoint,
     upgrade_settings,
 )
+from fed3r_app.words import plural
 
 Setting = str | int | float | bool | None
 _DATA = "data-identity"  # a digest, which says nothing to a person
@@ -45,7 +46,8 @@ class Snapshot:
     def __post_init__(self) -> None:
         if len(self.class_names) != self.statistics.num_classes:
             raise ValueError(
-                f"class_names must name {self.statistics.num_classes} classes, got "
+                f"class_names must name {plural(self.statistics.num_classes, 'class')}"
+                ", got "
                 f"{len(self.class_names)}."
             )
         if both := self.contributions.keys() & set(self.forgotten):
@@ -62,7 +64,8 @@ class Snapshot:
         if unknown := [name for name in self.class_names if name not in places]:
             raise ValueError(
                 f"The classes of the run must include {unknown[0]!r}, as in the "
-                f"statistics saved before, got {len(places)} classes without it."
+                f"statistics saved before, got {plural(len(places), 'class')} "
+                "without it."
             )
         moved = {c: places[name] for c, name in enumerate(self.class_names)}
         stats = self.statistics.relabelled(moved, len(places))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from logging import WARNING
+from logging import INFO, WARNING
 
 import torch
 from flwr.app import ConfigRecord
@@ -24,7 +24,7 @@ from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.files.row_cache import cache_dir
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.model_file import SavedModel
-from fed3r_app.runs.recorder import Recorder
+from fed3r_app.runs.recorder import RESULTS, Recorder
 from fed3r_app.runs.snapshots import Setting
 from fed3r_app.runs.statistics_store import StatisticsStore
 from fed3r_app.server.preflight import new_spec
@@ -93,6 +93,7 @@ class RunContext:
         if not config.resume:  # a new run leaves nothing behind if its settings fail
             backbone = load_backbone(new_spec(config), data.feature_dim)
         directory = RunDirectory.open(config.output_dir, config.run_name, config.resume)
+        log(INFO, "%s%s", RESULTS, directory.path)
         if config.resume:
             backbone = load_backbone(_earlier_spec(config, directory), data.feature_dim)
         else:  # that of a resumed run is of its beginning, but for the method

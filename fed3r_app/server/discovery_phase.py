@@ -13,6 +13,7 @@ from fed3r_app.config import SECAGG, Config
 from fed3r_app.data.label_space import LabelSpace
 from fed3r_app.server.client_evaluation import clients_with_test_images
 from fed3r_app.server.context import RunContext
+from fed3r_app.words import first_names, plural
 from strategies import IN_FLIGHT, ClientDiscovery, natural_key
 
 
@@ -67,7 +68,7 @@ def discover_clients(
             f"min-clients must be <= {num_clients}, the number of clients, got "
             f"{config.min_clients}. {' '.join(registry.refused.values())}".rstrip()
         )
-    log(INFO, "%d clients", len(registry.clients))
+    log(INFO, "%s", plural(len(registry.clients), "client"))
     if not context.data.dataset and not clients_with_test_images(context):
         _warn_of_no_test_images(config)
 
@@ -102,7 +103,8 @@ def admit_newcomers(context: RunContext, only: Collection[str] = ()) -> list[str
         newcomers -= set(_refuse_unknown_classes(context, newcomers))
     joined = sorted(newcomers, key=natural_key)
     if joined:
-        log(INFO, "%d clients joined: %s", len(joined), ", ".join(joined))
+        joining = plural(len(joined), "client")
+        log(INFO, "%s joined: %s", joining, first_names(joined, 10))
     return joined
 
 
@@ -113,7 +115,8 @@ def _fix_labels(context: RunContext, known: Iterable[Sequence[str]]) -> None:
     context.class_names = space.names
     # Refuses test images of other classes now, not at the end.
     context.data.test_labels(space.names)
-    log(INFO, "%d classes: %s", len(space.names), ", ".join(space.names[:20]))
+    classes = plural(len(space.names), "class")
+    log(INFO, "%s: %s", classes, first_names(space.names, 20))
 
 
 def _refuse_unknown_classes(context: RunContext, clients: Iterable[str]) -> list[str]:
@@ -132,6 +135,6 @@ def _others(clients: Iterable[str], only: Collection[str]) -> list[str]:
     among = set(only)
     others = [client for client in clients if only and client not in among]
     if others:
-        named = ", ".join(others[:10])
+        named = first_names(others, 10)
         log(INFO, "Not in the fine-tuning, which began without them: %s", named)
     return others

@@ -16,6 +16,7 @@ from fed3r_app.config.versions import LR_V0_1
 from fed3r_app.core import METRICS, Classifier
 from fed3r_app.data import dataset_traits
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.progress import Progress
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.snapshots import (
     Checkpoint,
@@ -150,13 +151,10 @@ class FineTuningPhase:
             config.moves_backbone and dataset_traits(config.dataset).may_mirror
         )
         if config.augment == "auto" and may_augment and not config.augments:
-            log(
-                INFO,
-                "Trains on images as they are; augment=true crops and mirrors them",
-            )
+            log(INFO, "Trains on images as they are; augment=true crops and mirrors")
         guard = None
         if config.guard and start.fit:
-            guard = Guard(start.fit.left_out, (0, _copies(model)))
+            guard = Guard(start.fit.left_out, (0, model.copies()))
         phase = cls(context, start, model, rounds, guard, refit_rule)
         if earlier:
             phase._resume_from(earlier)
@@ -171,21 +169,28 @@ class FineTuningPhase:
         """Train the rounds that are left."""
         context, config = self.context, self.context.config
         every = config.refit_every
-        while self.trained < config.rounds and not self.stopped:
-            admit_newcomers(context, only=self.clients)
-            # Not after a round: a run that is resumed for more of them has one due.
-            if every and self.trained and self.trained % every == 0:
-                self._refit()
-            try:
-                result = self._train_round()
-            except DivergedError as error:
-                if self.guard is None:
-                    raise
-                self._stop(str(error))
-            else:
-                add_training_costs(context, self.model, result)
-                self._take(result)
-            save_checkpoint(context.directory.checkpoint_path, self._checkpoint())
+        with Progress("rounds trained") as progress:
+            while self.trained < config.rounds and not self.stopped:
+                progress(self.trained, config.rounds)
+                admit_newcomers(context, only=self.clients)
+                # Not after a round: a run resumed for more of them has one due.
+                if every and self.trained and self.trained % every == 0:
+                    self._refit()
+                self._train()
+                save_checkpoint(context.directory.checkpoint_path, self._checkpoint())
+            progress(self.trained, config.rounds)
+
+    def _train(self) -> None:
+        """Train a round, and take its outcome; one that diverges may be the last."""
+        try:
+            result = self._train_round()
+        except DivergedError as error:
+            if self.guard is None:
+                raise
+            self._stop(str(error))
+        else:
+            add_training_costs(self.context, self.model, result)
+            self._take(result)
 
     def _train_round(self) -> TrainedRound:
         context, running = self.context, self._running()
@@ -330,12 +335,13 @@ class FineTuningPhase:
         """Write the round down; evaluate it where that is due and there are images."""
         config = self.context.config
         every = config.evaluation_interval(config.rounds)
-        line: dict[str, object] = {"clients_trained": result.clients}
-        line["train_loss"] = result.loss
-        if self.trained == config.rounds or (every and self.trained % every == 0):
+        line: dict[str, object] = {"phase": "finetune"}
+        line |= {"clients_trained": result.clients, "train_loss": result.loss}
+        is_due = self.trained == config.rounds or (every and self.trained % every == 0)
+        if is_due:
             self.metrics = self._evaluate()
             line |= {"accuracy": None, **self.metrics}
-        self.context.recorder.end_round({"phase": "finetune", **line})
+        self.context.recorder.end_round(line, log_it=bool(is_due))
 
     def _evaluate(self) -> dict[str, float]:
         """Return the metrics on the test images, where there are any."""
@@ -392,9 +398,3 @@ class FineTuningPhase:
             **context.backbone.spec.fingerprint(),
             "clients": len(self.clients),
         }
-
-
-def _copies(model: SoftmaxModel) -> Named:
-    """Return copies of all that may train or move with the batches."""
-    moving = {**dict(model.named_parameters()), **model.running_statistics()}
-    return {name: value.detach().clone() for name, value in moving.items()}

@@ -17,6 +17,7 @@ from fed3r_app.server.context import RunContext
 from fed3r_app.server.statistics_phase import Solution
 from fed3r_app.server.training_fit import TrainingFit, measure_fit
 from fed3r_app.training.model import BIAS, linear_layer_from, random_classifier
+from fed3r_app.words import plural
 
 # Ten to the power of -3, -2.75, … 1: neighbours differ by a factor of 1.8, within which
 # the loss is flat.
@@ -115,5 +116,6 @@ def closed_form_start(
     said = f"cross-entropy {losses[best]:.2f} at temperature {best:.3g}"
     if _OF_THE_PAPER in losses and best != _OF_THE_PAPER:
         said += f" ({losses[_OF_THE_PAPER]:.2f} at the paper's {_OF_THE_PAPER:g})"
-    log(INFO, "%s, on the training images of %d clients", said, len(fit.by_client))
+    clients = plural(len(fit.by_client), "client")
+    log(INFO, "%s, on the training images of %s", said, clients)
     return replace(start, temperature=best, fit=fit)

@@ -43,6 +43,11 @@ class RunJournal:
         self._num_saved = len(self.accumulator.contributions)
         self._last_saved, self._save_seconds = time.monotonic(), 0.0
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether all that was counted is in a file."""
+        return 0 < self._num_saved == len(self.accumulator.contributions)
+
     def record(self, entry: LedgerEntry, record: ArrayRecord | None) -> None:
         """Write down what became of a reply, before it is counted."""
         self.save_if_due()  # a round may be all clients, and take hours

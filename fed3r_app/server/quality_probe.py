@@ -18,6 +18,7 @@ from fed3r_app.server.discovery_phase import admit_newcomers
 from fed3r_app.server.factory import make_accumulator, make_strategy
 from fed3r_app.server.statistics_phase import Solution
 from fed3r_app.wire import pack_arrays, pack_feature_map
+from fed3r_app.words import first_names, plural
 from strategies import CohortSampler
 
 
@@ -49,7 +50,10 @@ class RefitRule:
         """Return why a refit may not replace the start, None if it may."""
         n = refit.statistics.n
         if n != self.num_samples:
-            return f"the new features are of {n} images, its own of {self.num_samples}"
+            return (
+                f"the new features are of {plural(n, 'image')}, its own of "
+                f"{self.num_samples}"
+            )
         error = select_penalty(refit.statistics).error
         if error < self.error:
             return None
@@ -97,7 +101,7 @@ def probe(
     if len(sampler.counted) < (config.min_clients or len(clients)):
         raise TooFewClients(
             f"Fed3R on the fine-tuned backbone counted {len(sampler.counted)} of "
-            f"{len(clients)} clients; missing: {', '.join(missing[:10])}."
+            f"{plural(len(clients), 'client')}; missing: {first_names(missing, 10)}."
         )
     classifier = strategy.classifier()
     evaluation_set = context.evaluation_set(feature_map, test_features)

@@ -9,7 +9,7 @@ from flwr.serverapp import Grid
 
 from fed3r_app.config import Config
 from fed3r_app.core.names import METHODS
-from fed3r_app.errors import RunError
+from fed3r_app.errors import RunError, RunStopped
 from fed3r_app.runs.curves import import_matplotlib
 from fed3r_app.runs.model_file import SavedModel, save_model
 from fed3r_app.runs.provenance import recorded_part
@@ -26,6 +26,8 @@ from fed3r_app.server.fine_tuning_phase import FineTuningPhase
 from fed3r_app.server.forget_replace import forget_or_replace
 from fed3r_app.server.initial_classifier import initial_classifier
 from fed3r_app.server.statistics_phase import Solution, StatisticsPhase, absent_classes
+from fed3r_app.words import plural
+from strategies.stopping import Stopped
 
 
 def run(grid: Grid, config: Config) -> None:
@@ -35,9 +37,13 @@ def run(grid: Grid, config: Config) -> None:
         if config.forget or config.replace:
             forget_or_replace(context)
             return
-        with recorded_part(context.directory, str(context.device), config.seed):
-            context.prepare()
-            _Run(context).run()
+        run = _Run(context)
+        try:
+            with recorded_part(context.directory, str(context.device), config.seed):
+                context.prepare()
+                run.run()
+        except Stopped:
+            raise RunStopped(run.what_is_saved()) from None
 
 
 class _Run:
@@ -70,6 +76,20 @@ class _Run:
             self._finish,
         ):
             phase()
+
+    def what_is_saved(self) -> str:
+        """Return what a run that was stopped has saved, and how to resume it."""
+        directory = self._context.directory
+        saved = "nothing yet"
+        if self._statistics and self._statistics.journal.is_saved:
+            counted = plural(len(self._statistics.sampler.counted), "client")
+            saved = f"the statistics of {counted}"
+        elif self._tuning:
+            saved = f"{plural(self._tuning.trained, 'round')} of fine-tuning"
+        return (
+            f"The run was stopped. Saved in {directory.path}: {saved}. To resume it, "
+            f"run again with {directory.resume_settings}."
+        )
 
     def _load_earlier(self) -> None:
         """Load what earlier parts of the run have left, if it is resumed."""

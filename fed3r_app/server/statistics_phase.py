@@ -36,6 +36,7 @@ from fed3r_app.server.factory import (
 )
 from fed3r_app.server.journal import RunJournal
 from fed3r_app.wire import pack_feature_map
+from fed3r_app.words import first_names, plural
 from strategies import CohortSampler, Fed3R, Traffic
 
 
@@ -143,7 +144,7 @@ class StatisticsPhase:
         try:
             for number, metrics in rounds:
                 due = strategy.evaluation_due(number)
-                self._end_round(metrics, self._evaluate() if due else {})
+                self._end_round(metrics, self._evaluate() if due else None)
                 self._admit_newcomers()
         finally:
             accumulator = strategy.accumulator
@@ -196,11 +197,11 @@ class StatisticsPhase:
         wanted = 1 if sampler.out_of_rounds else num_clients
         if len(sampler.counted) >= (config.min_clients or wanted):
             return None
-        named = ", ".join(missing[:10]) + (", …" if len(missing) > 10 else "")
+        named = first_names(missing, 10)
         reason = sampler.failures.get(missing[0], "not asked").rstrip(".")
         next_step = (
             f"What was counted is in {path}. To ask the others, run again with "
-            f'run-name="{path.name}" resume=true.'
+            f"{self.context.directory.resume_settings}."
         )
         if config.dp_epsilon:
             next_step = "Nothing was released of them: no privacy is spent. Run again."
@@ -209,9 +210,10 @@ class StatisticsPhase:
                 "The server has seen noisy sums of those counted: another run would "
                 "spend their privacy budget again. min-clients accepts fewer."
             )
+        verb = "was" if num_clients == 1 else "were"
         return (
-            f"{len(sampler.counted)} of {num_clients} clients were counted; "
-            f"missing: {named}. Client {missing[0]}: {reason}. {next_step}"
+            f"{len(sampler.counted)} of {plural(num_clients, 'client')} {verb} "
+            f"counted; missing: {named}. Client {missing[0]}: {reason}. {next_step}"
         )
 
     def _evaluate(self) -> dict[str, object]:
@@ -227,12 +229,14 @@ class StatisticsPhase:
             values["ridge_lambda"] = self.strategy.solver.ridge_lambda
         return values
 
-    def _end_round(self, metrics: MetricRecord, evaluation: dict[str, object]) -> None:
+    def _end_round(
+        self, metrics: MetricRecord, evaluation: dict[str, object] | None
+    ) -> None:
         self.journal.costs.count()
+        values = {"clients_counted": metrics["clients-counted"], **(evaluation or {})}
         if "num-examples" in metrics:  # not with differential privacy
-            evaluation["num_samples"] = metrics["num-examples"]
-        counted = metrics["clients-counted"]
-        self.context.recorder.end_round({"clients_counted": counted, **evaluation})
+            values["num_samples"] = metrics["num-examples"]
+        self.context.recorder.end_round(values, log_it=evaluation is not None)
         # A client that has helped to unmask a sum does so once: each round is saved.
         self.journal.save_if_due(at_once=self.context.config.privacy == SECAGG)
 
@@ -253,9 +257,9 @@ def absent_classes(names: tuple[str, ...], stats: RidgeStatistics) -> list[str]:
     """Return the classes that no counted client has, with a warning."""
     absent = [names[c] for c in (stats.counts == 0).nonzero().flatten().tolist()]
     if absent:
-        named = ", ".join(absent[:10])
-        said = "%d classes have no images and are never predicted: %s"
-        log(WARNING, said, len(absent), named)
+        named = first_names(absent, 10)
+        said = "Never predicted, for want of images: %s (%s)"
+        log(WARNING, said, plural(len(absent), "class"), named)
     return absent
 
 

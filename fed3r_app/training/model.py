@@ -57,6 +57,11 @@ class SoftmaxModel(nn.Module):
             if name.endswith(("running_mean", "running_var"))
         }
 
+    def copies(self) -> dict[str, Tensor]:
+        """Return copies of all that may train or move with the batches, by name."""
+        moving = {**dict(self.named_parameters()), **self.running_statistics()}
+        return {name: value.detach().clone() for name, value in moving.items()}
+
 
 def trainable_copy(backbone: Backbone) -> nn.Module:
     """Return a network of the backbone that may be trained."""

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 
 from fed3r_app.config import DEFAULTS
+from fed3r_app.words import plural
 from simulation.runner.collect import Results, collect
 from simulation.runner.composition import catalogue
 from simulation.runner.execute import run_experiments
@@ -122,7 +123,8 @@ def _report_missing(results: Results) -> int:
     if not missing:
         return 0
     print(
-        f"{experiment.name}: {missing} of {len(experiment.runs)} runs are missing. "
+        f"{experiment.name}: {missing} of {plural(len(experiment.runs), 'run')} "
+        "missing. "
         f"`fed3r experiments run {experiment.name}` runs them.",
         file=sys.stderr,
     )

@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from fed3r_app.runs.report import format_seconds
+from fed3r_app.words import plural
 from simulation.runner.analyses import analyses_wanted
 from simulation.runner.display import Display
 from simulation.runner.experiment import Experiment
@@ -37,7 +38,7 @@ def run_experiments(
         waiting = [run for run in runs.values() if store.state(run) != DONE]
         if len(waiting) < len(runs):
             done = len(runs) - len(waiting)
-            print(f"{done} of {len(runs)} runs are done already.", flush=True)
+            print(f"{done} of {plural(len(runs), 'run')} done already.", flush=True)
         features = features_wanted(waiting, store.runs)
         tasks = [run_task(run, store, engine) for run in sorted(waiting, key=_cost)]
         analyses = [
@@ -60,7 +61,7 @@ def run_experiments(
             print(f"Report: {report.page}\n", flush=True)
     seconds = format_seconds(time.monotonic() - began)
     if not display.failures:
-        print(f"All {len(runs)} runs are done. {seconds}.")
+        print(f"Done: {plural(len(runs), 'run')}. {seconds}.")
         return 0
     print(f"{len(display.failures)} failed, in {seconds}:", file=sys.stderr)
     for task, reason in display.failures:

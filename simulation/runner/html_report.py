@@ -12,6 +12,7 @@ from pathlib import Path
 
 from fed3r_app.files import write_atomically
 from fed3r_app.runs.report import format_percent, format_seconds
+from fed3r_app.words import plural
 from simulation.runner.collect import Results, collect
 from simulation.runner.experiment import Experiment, curve_of
 from simulation.runner.outcome_tables import tables_of
@@ -122,7 +123,8 @@ def _page(results: Results, tables: list[Table], pictures: dict[str, bytes]) -> 
     ]
     if results.missing:
         names = "; ".join(html.escape(run.title) for run in results.missing)
-        count = f"{len(results.missing)} of {len(experiment.runs)} runs are missing"
+        runs = plural(len(experiment.runs), "run")
+        count = f"{len(results.missing)} of {runs} missing"
         parts.append(f'<p class="missing">{count}: {names}.</p>')
     for name, image in pictures.items():
         data, alt = base64.b64encode(image).decode(), html.escape(Path(name).stem)

@@ -138,7 +138,7 @@ def test_what_is_done_is_skipped(done: Done, capsys: Capsys) -> None:
     path, out = done
     before = {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*")}
     assert main(["run", str(path), "--output", str(out)]) == 0
-    assert "7 of 7 runs are done already" in capsys.readouterr().out
+    assert "7 of 7 runs done already" in capsys.readouterr().out
     assert before == {file: file.stat().st_mtime_ns for file in out.glob("runs/*/*")}
 
 
@@ -189,7 +189,7 @@ def test_the_others_are_run_when_one_fails(
     said = capsys.readouterr()
     assert re.search(r"broken: .*resnet99", said.err)
     assert "Traceback" not in said.err + said.out
-    assert "1 of 3 runs are missing: broken." in (out / "x/report.html").read_text()
+    assert "1 of 3 runs missing: broken." in (out / "x/report.html").read_text()
     assert main(["table", str(path), "--output", str(out)]) == 1
     _fine_tuning_adds_its_costs(collect(load(str(path))[0], Store(out)))
 

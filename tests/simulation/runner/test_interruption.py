@@ -62,7 +62,7 @@ def test_an_interrupted_experiment_is_resumed(
     process = start(path, out, cache)
     output, said = process.communicate(timeout=180)
     assert process.returncode == 0, said
-    assert "1 of 2 runs are done already" in output
+    assert "1 of 2 runs done already" in output
     assert store.directory(short).summary_path.stat().st_mtime_ns == first
     rounds = [line["round"] for line in store.directory(long).read_metrics()]
     assert rounds == list(range(1, 153))

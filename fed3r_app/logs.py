@@ -1,0 +1,152 @@
+"""How a process logs: the same lines everywhere, in one place.
+
+In a terminal a line is its message, above the bars of ``progress``. In a pipe and in a
+file it begins with the time, has no colours, and names its level where that is not
+INFO. Lines of Flower's own are marked, so that whoever shows them can leave them out.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TextIO
+
+from fed3r_app.errors import RunError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_LOGGERS = ("flwr", "fed3r_app")  # the app logs through Flower's, some parts have none
+_STAMP = "%Y-%m-%d %H:%M:%S"
+_LEVELS = "DEBUG|INFO|WARNING|ERROR|CRITICAL"
+_LINE = re.compile(
+    rf"(?P<stamp>\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d)  (?P<flower>flwr: )?"
+    rf"(?:(?P<level>{_LEVELS}): )?(?P<message>.*)"
+)
+
+
+class Line(NamedTuple):
+    """A line of log, as it was written to a pipe."""
+
+    time: float
+    level: int
+    message: str
+    is_flowers: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Line | None:
+        """Return the line in a text that ``str(line)`` made, else None."""
+        match = _LINE.fullmatch(text)
+        if not match:
+            return None
+        level = logging.getLevelNamesMapping()[match["level"] or "INFO"]
+        stamp = time.mktime(time.strptime(match["stamp"], _STAMP))
+        return cls(stamp, level, match["message"], bool(match["flower"]))
+
+    @classmethod
+    def of(cls, record: logging.LogRecord) -> Line:
+        """Return what a record says."""
+        message = record.getMessage()
+        if record.exc_info:
+            message += "\n" + logging.Formatter().formatException(record.exc_info)
+        is_flowers = record.pathname.startswith(_OUTPUT.flowers_folder)
+        return cls(record.created, record.levelno, message, is_flowers)
+
+    @property
+    def label(self) -> str:
+        """What stands before the message: nothing, if it is plain information."""
+        level = "" if self.level == logging.INFO else logging.getLevelName(self.level)
+        return f"{level}: " if level else ""
+
+    def __str__(self) -> str:
+        stamp = time.strftime(_STAMP, time.localtime(self.time))
+        flower = "flwr: " if self.is_flowers else ""
+        return f"{stamp}  {flower}{self.label}{self.message}"
+
+
+@dataclass
+class _Output:
+    """Where lines go, and which."""
+
+    console: Console | None = None  # the terminal, if a command writes to one
+    stream: Callable[[], TextIO] = lambda: sys.stderr  # without one
+    verbose: bool = True  # whether Flower's own are shown
+    flowers_folder: str = "flwr"  # where the code is that logs them
+
+    def show(self, line: Line) -> None:
+        """Write a line, unless it is one of Flower's that is not wanted."""
+        if line.is_flowers and not self.verbose:
+            return
+        if self.console is None:
+            stream = self.stream()
+            stream.write(f"{line}\n")
+            stream.flush()
+            return
+        from rich.text import Text
+
+        style = {"WARNING: ": "yellow", "ERROR: ": "red"}.get(line.label, "")
+        text = Text.assemble((line.label.capitalize(), style), line.message)
+        self.console.print(text, soft_wrap=True)  # a command in it can be copied
+
+
+_OUTPUT = _Output()
+
+
+class _Handler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            # What the app raises is logged by the app, in a sentence: Flower's
+            # traceback of it says no more.
+            if record.exc_info and isinstance(record.exc_info[1], RunError):
+                return
+            _OUTPUT.show(Line.of(record))
+        except Exception:
+            self.handleError(record)
+
+
+_HANDLER = _Handler(logging.INFO)
+
+
+def configure() -> None:
+    """Let this process log as said above: one that Flower started, or a command."""
+    import flwr
+    from flwr.common.logger import FLOWER_LOGGER, console_handler
+
+    if _HANDLER in FLOWER_LOGGER.handlers:
+        return
+    # Flower's own has colours and no times. It knows what goes to the SuperLink.
+    FLOWER_LOGGER.removeHandler(console_handler)
+    _OUTPUT.stream = lambda: console_handler.stream
+    _OUTPUT.flowers_folder = str(Path(flwr.__file__).parent)
+    for name in _LOGGERS:
+        logging.getLogger(name).addHandler(_HANDLER)
+    logging.getLogger("fed3r_app").setLevel(logging.INFO)
+
+
+@contextmanager
+def directed_to(console: Console, *, verbose: bool) -> Iterator[None]:
+    """Show what this process logs on its own output; Flower's lines if verbose."""
+    configure()
+    before = vars(_OUTPUT).copy()
+    _OUTPUT.console = console if console.is_terminal else None
+    _OUTPUT.stream, _OUTPUT.verbose = lambda: sys.stdout, verbose
+    try:
+        yield
+    finally:
+        vars(_OUTPUT).update(before)
+
+
+def show(line: Line) -> None:
+    """Show a line that another process has logged."""
+    _OUTPUT.show(line)
+
+
+def terminal() -> Console | None:
+    """Return the terminal that lines are shown on, None if there is none."""
+    return _OUTPUT.console
