@@ -1,7 +1,8 @@
 """The one place where Flower's Messages meet NumPyClients.
 
 Flower's message strategies send records; a NumPyClient takes and returns lists of
-arrays. An error becomes a reply that says what went wrong, in the client's own words.
+arrays. An error becomes a reply that says what went wrong, unless nothing but protected
+sums may leave the node.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from flwr.common import NDArrays, Scalar
 from flwr.common.constant import ErrorCode
 from flwr.common.logger import log
 
+from clients.node import client_name
+from fed3r_app.config import asks_for_privacy
 from fed3r_app.errors import PermanentError
+from fed3r_app.wire.validation import read_array
 
 Handler = Callable[[Message, Context], Message]
 NameArrays = Callable[[NDArrays], ArrayRecord]
@@ -42,7 +46,9 @@ def evaluate(client: NumPyClient, message: Message) -> Message:
 def reply_with_errors(handler: Handler) -> Handler:
     """Return the handler, with what it raises turned into an error reply.
 
-    Its code tells errors that will not heal from the others.
+    Its code tells errors that will not heal from the others. Where nothing but
+    protected sums may leave the node, the reason stays in its log: names of files,
+    classes and rows of tables may be in it. No other place decides that.
     """
 
     @functools.wraps(handler)
@@ -57,13 +63,20 @@ def reply_with_errors(handler: Handler) -> Handler:
             log(ERROR, "%s failed", what, exc_info=error)
             reason = str(error) or repr(error)
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        if asks_for_privacy(context.run_config):
+            reason = f"client {client_name(context)} failed, see this node's log"
         return Message(Error(code=code, reason=reason), reply_to=message)
 
     return handle
 
 
+def read_arrays(record: ArrayRecord) -> NDArrays:
+    """Return the arrays of a record, in order."""
+    return [read_array(record, name) for name in record]
+
+
 def _request(message: Message) -> tuple[NDArrays, dict[str, Scalar]]:
-    arrays = message.content.array_records["arrays"].to_numpy_ndarrays()
+    arrays = read_arrays(message.content.array_records["arrays"])
     config = message.content.config_records["config"]
     return arrays, cast(dict[str, Scalar], dict(config.items()))
 

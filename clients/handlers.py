@@ -46,6 +46,7 @@ app = ClientApp()
 @bridge.reply_with_errors
 def hello(message: Message, context: Context) -> Message:
     """Reply with this client's name and the moments of its features."""
+    _check_open(NodeData(context))
     node = Node(context, _config(message))
     moments = _statistics_client(node, FeatureMap(node.backbone.dim)).moments()
     reply = replace(node.hello(), moments=moments, parity=node.parity())
@@ -82,6 +83,7 @@ def evaluate(message: Message, context: Context) -> Message:
     On its test images where the request says so. A record of a fine-tuned backbone
     may stand beside the classifier.
     """
+    _check_open(NodeData(context))
     config = _config(message)
     node = Node(context, config, _tuned(message))
     test = bool(config.get(ON_TEST_IMAGES, False))
@@ -96,10 +98,11 @@ def temperature(message: Message, context: Context) -> Message:
 
     A fine-tuned backbone may stand beside the classifier.
     """
+    _check_open(NodeData(context))
     config = _config(message)
     node = Node(context, config, _tuned(message))
     client = _statistics_client(node, read_feature_map(config))
-    classifier = unpack_classifier(_arrays(message).to_numpy_ndarrays())
+    classifier = unpack_classifier(bridge.read_arrays(_arrays(message)))
     left_out = read_leave_one_out(config)
     fit = client.fit_of(classifier, read_temperatures(config), left_out)
     return Message(pack_fit(fit), reply_to=message)
@@ -109,7 +112,7 @@ def temperature(message: Message, context: Context) -> Message:
 @bridge.reply_with_errors
 def train(message: Message, context: Context) -> Message:
     """Reply with the arrays trained on this client's images."""
-    _check_in_the_clear(NodeData(context))
+    _check_open(NodeData(context))
     node = TrainingNode(context, message.content)
     reply = bridge.fit(node.client, message, partial(keep_names, _arrays(message)))
     node.complete(reply.content)
@@ -153,6 +156,15 @@ def masked(message: Message, context: Context) -> Message:
     client = make_secure_client(node, context)
     make_vector = partial(integer_vector, node, read_feature_map(_config(message)))
     return Message(client.masked(message.content, make_vector), reply_to=message)
+
+
+def _check_open(node: NodeData) -> None:
+    """Raise where the node sends protected sums and nothing else."""
+    if node.sends_only_protected_sums:
+        raise ValueError(
+            f"Nothing but protected sums leaves this node with privacy = "
+            f"{node.config.privacy!r} and dp-epsilon = {node.config.dp_epsilon:g}."
+        )
 
 
 def _check_in_the_clear(node: NodeData) -> None:

@@ -6,7 +6,7 @@ Torch is imported where it is used: a plain hello does without it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context
 from numpy.typing import NDArray
 
-from fed3r_app.config import SECAGG, Config
+from fed3r_app.config import Config
 from fed3r_app.data import (
     LOCAL,
     DataSet,
@@ -42,41 +42,51 @@ if TYPE_CHECKING:
     from fed3r_app.wire.parity import Parity
 
 
+def client_name(context: Context) -> str:
+    """Return a client's name: ``client-id``, else its partition, else its node's id."""
+    for key in ("client-id", "partition-id"):
+        if key in context.node_config:
+            return str(context.node_config[key])
+    return str(context.node_id)
+
+
 class NodeData:
     """One client's name and images."""
 
     def __init__(self, context: Context) -> None:
         self._node_config = context.node_config
         self._node_id = context.node_id
+        self.client_id = client_name(context)
         with permanent():
             self.config = Config.from_run_config(context.run_config)
 
     def hello(self) -> Hello:
         """Return what the client says of itself."""
-        if not self.config.is_local:
-            return Hello(self.client_id, self.num_partitions)
-        config, dataset = self.config, self.dataset
-        test = None if self.sends_only_protected_sums else dataset.test
-        known = config.given_labels  # where the server knows all classes, the others
-        return Hello(
-            self.client_id,
-            num_partitions=0,  # its images are no part of anything
-            class_names=tuple(n for n in dataset.class_names if n not in known),
+        is_local, is_open = self.config.is_local, not self.sends_only_protected_sums
+        # Its own images are no part of anything.
+        hello = Hello(self.client_id, 0 if is_local else self.num_partitions)
+        if is_open:
+            hello = replace(hello, num_samples=len(self.rows()))
+        if not is_local:
+            return hello
+        known, names = set(self.config.given_labels), self.dataset.class_names
+        if not is_open:
+            with permanent():  # here: the server must not see the names of others
+                space = LabelSpace(self.config.given_labels)
+                space.numbers(f"Client {self.client_id}", names)
+            return hello
+        test = self.dataset.test
+        return replace(
+            hello,
+            # Where the server knows all classes, the others.
+            class_names=tuple(name for name in names if name not in known),
             num_test_images=len(test) if test else 0,
         )
 
     @property
     def sends_only_protected_sums(self) -> bool:
         """Whether nothing else may leave the node, not even numbers of images."""
-        return self.config.privacy == SECAGG or self.config.dp_epsilon > 0
-
-    @property
-    def client_id(self) -> str:
-        """The client's name: ``client-id``, else its partition, else its node's id."""
-        for key in ("client-id", "partition-id"):
-            if key in self._node_config:
-                return str(self._node_config[key])
-        return str(self._node_id)
+        return self.config.sends_only_protected_sums
 
     @property
     def num_partitions(self) -> int:
@@ -126,6 +136,7 @@ class NodeData:
 
     def _part(self) -> NDArray[np.int64]:
         """Return which images of the data set that the clients share are its own."""
+        dataset = self.dataset
         if not {"partition-id", "num-partitions"} <= self._node_config.keys():
             raise ValueError(
                 "The node config must give partition-id and num-partitions, got "
@@ -134,7 +145,7 @@ class NodeData:
             )
         config, parts = self.config, self.num_partitions
         how = (config.partition, parts, config.alpha, config.seed)
-        return split_rows(self.dataset, *how)[int(self._node_config["partition-id"])]
+        return split_rows(dataset, *how)[int(self._node_config["partition-id"])]
 
 
 class Node(NodeData):

@@ -43,6 +43,8 @@ class ClientRegistry:
         The classes that each client whose images are its own has announced.
     num_test_images : dict
         How many test images such a client holds.
+    num_samples : dict
+        How many samples to train on a client has announced, where it may tell.
     refused : dict
         Why a client, or a node whose client is not known, does not take part.
     num_partitions : int
@@ -57,6 +59,7 @@ class ClientRegistry:
     nodes: dict[str, int] = field(default_factory=dict)
     class_names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     num_test_images: dict[str, int] = field(default_factory=dict)
+    num_samples: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     num_partitions: int = 0
     moments: FeatureMoments | None = None
@@ -91,6 +94,8 @@ class ClientRegistry:
         self.nodes[client] = node
         self.class_names[client] = hello.class_names
         self.num_test_images[client] = hello.num_test_images
+        if hello.num_samples is not None:
+            self.num_samples[client] = hello.num_samples
         self.num_partitions = self.num_partitions or hello.num_partitions
 
     def refuse(self, client: str, reason: str) -> None:
@@ -126,6 +131,10 @@ class ClientDiscovery:
         What a request says besides: how images are read.
     parity : ParityCheck or None
         Refuses clients whose moments are of other features than the server's.
+    dim : int or None
+        Of how many features moments must be.
+    must_announce : bool
+        Whether a client must say how many samples it has.
 
     Attributes
     ----------
@@ -140,6 +149,8 @@ class ClientDiscovery:
     in_flight: int = IN_FLIGHT
     request: ConfigRecord = field(default_factory=ConfigRecord)
     parity: ParityCheck | None = None
+    dim: int | None = None
+    must_announce: bool = False
     registry: ClientRegistry = field(default_factory=ClientRegistry, init=False)
     _asked: set[int] = field(default_factory=set, init=False)
     _awaited: set[int] = field(default_factory=set, init=False)
@@ -215,7 +226,9 @@ class ClientDiscovery:
                 continue
             self.registry.traffic.up += count_bytes(reply.content)
             try:
-                hello = read_hello(reply.content)
+                hello = read_hello(reply.content, self.dim)
+                if self.must_announce and hello.num_samples is None:
+                    raise RecordError("num-samples must be there, got none.")
             except RecordError as error:
                 self._record_failure(node, str(error))
                 continue

@@ -36,6 +36,7 @@ __all__ = [
     "WITH_REPLACEMENT",
     "Config",
     "Value",
+    "asks_for_privacy",
     "check_setting",
     "is_text",
     "retired_keys",
@@ -239,6 +240,11 @@ class Config:
         return config
 
     @property
+    def sends_only_protected_sums(self) -> bool:
+        """Whether nothing of a client but protected sums may leave its node."""
+        return self.privacy == SECAGG or self.dp_epsilon > 0
+
+    @property
     def is_local(self) -> bool:
         """Whether the images are the nodes' own, not a part of a common data set."""
         return dataset_traits(self.dataset).of_nodes
@@ -318,6 +324,12 @@ class Config:
     def to_run_config(self) -> dict[str, Value]:
         """Return the run config that these settings are read from."""
         return {_kebab(name): value for name, value in asdict(self).items()}
+
+
+def asks_for_privacy(run_config: Mapping[str, Value]) -> bool:
+    """Return whether a run config, good or bad, asks for any kind of privacy."""
+    keys = ("privacy", "dp-epsilon", "dp-mode")
+    return any(run_config.get(key, DEFAULTS[key]) != DEFAULTS[key] for key in keys)
 
 
 def retired_keys(run_config: Mapping[str, Value]) -> dict[str, str]:

@@ -51,6 +51,8 @@ def discover_clients(
         in_flight=sys.maxsize if is_local else IN_FLIGHT,
         request=context.request(ConfigRecord()),
         parity=context.parity if with_moments else None,
+        dim=context.backbone.dim,
+        must_announce=not config.sends_only_protected_sums,
     )
     context.discovery.gather(config.wait_for, with_moments)
     registry = context.registry

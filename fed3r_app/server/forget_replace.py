@@ -138,7 +138,9 @@ def _wait_for(context: RunContext, client: str) -> None:
     """Wait until a client is connected."""
     timeout, retries = context.config.round_timeout, context.config.max_retries
     log(INFO, "Waiting for client %s …", client)
-    context.discovery = ClientDiscovery(context.grid, timeout, retries, strict=False)
+    context.discovery = ClientDiscovery(
+        context.grid, timeout, retries, strict=False, must_announce=True
+    )
     deadline = time.monotonic() + timeout
     context.discovery.gather(0)
     while client not in context.registry.nodes:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         with_labels,
         with_reading,
     )
-    from fed3r_app.wire.layout import keep_names, name_arrays, read_array
+    from fed3r_app.wire.layout import keep_names, name_arrays
     from fed3r_app.wire.messages import (
         BACKBONE,
         ON_TEST_IMAGES,
@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         unpack_arrays,
     )
     from fed3r_app.wire.unpacking import unpack_contribution, unpack_statistics
+    from fed3r_app.wire.validation import read_array
 
 __all__ = [
     "BACKBONE",
@@ -123,7 +124,7 @@ class RecordError(ValueError):
 
 # ``hello`` comes first: it needs no torch.
 _MODULES = (
-    *("hello", "parity", "layout", "messages"),
+    *("hello", "parity", "validation", "layout", "messages"),
     *("packing", "unpacking", "training"),
 )
 __getattr__ = partial(find_name, __name__, _MODULES)

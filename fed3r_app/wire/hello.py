@@ -7,7 +7,6 @@ a process that does nothing else.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -16,12 +15,26 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fed3r_app.wire import RecordError
 from fed3r_app.wire.parity import Parity, add_parity, read_parity
+from fed3r_app.wire.validation import (
+    MOST_CLIENTS,
+    check_name,
+    check_names,
+    read_array,
+    read_number,
+    read_whole,
+    shown,
+)
 
 if TYPE_CHECKING:
     from fed3r_app.core import FeatureMoments
 
 LABELS = "labels"
 _RECIPE, _IMAGE_SIZE = "recipe", "image-size"
+_SAMPLES, _TEST_IMAGES = "num-samples", "num-test-images"
+_EXAMPLES = "num-examples"  # those of the samples that could be read
+_ROUNDING = 1e-6  # of two sums of as many terms as there are images
+# Far more than any, few enough for a node to make an image of that side.
+_MOST_RECIPES, _LARGEST_SIDE = 1000, 4096
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,8 @@ class Hello:
     class_names: tuple[str, ...] = ()
     num_test_images: int = 0  # that it holds besides, for evaluations
     parity: Parity | None = None  # beside the moments, which need the backbone
+    # To train on, readable or not; None where numbers of images may not leave it.
+    num_samples: int | None = None
 
 
 def pack_hello(hello: Hello) -> RecordDict:
@@ -47,55 +62,79 @@ def pack_hello(hello: Hello) -> RecordDict:
     if hello.class_names:
         config[LABELS] = list(hello.class_names)
     if hello.num_test_images:
-        config["num-test-images"] = hello.num_test_images
+        config[_TEST_IMAGES] = hello.num_test_images
+    if hello.num_samples is not None:
+        config[_SAMPLES] = hello.num_samples
     if hello.moments is not None:
-        config["num-examples"] = hello.moments.n
+        config[_EXAMPLES] = hello.moments.n
         config["squared-norms"] = hello.moments.squared_norms
         content["arrays"] = ArrayRecord({"sum": Array(hello.moments.total.numpy())})
     add_parity(config, hello.parity)
     return content
 
 
-def read_hello(content: RecordDict) -> Hello:
-    """Return the hello in a reply's records, or raise RecordError."""
+def read_hello(content: RecordDict, dim: int | None = None) -> Hello:
+    """Return the hello in a reply's records, or raise RecordError.
+
+    ``dim`` is how many features moments are of, where that is known.
+    """
     config = content.config_records.get("config", ConfigRecord())
-    client_id = config.get("client-id")
-    if not isinstance(client_id, str) or not client_id:
-        raise RecordError(f"client-id must be a name, got {client_id!r}.")
-    return Hello(
-        client_id,
-        _read_number(config, "num-partitions"),
-        _read_moments(content, config),
+    samples = read_whole(config, _SAMPLES) if _SAMPLES in config else None
+    hello = Hello(
+        check_name("client-id", config.get("client-id")),
+        read_whole(config, "num-partitions", MOST_CLIENTS),
+        _read_moments(content, config, dim),
         read_labels(config) or (),
-        _read_number(config, "num-test-images", 0),
+        read_whole(config, _TEST_IMAGES, default=0),
         read_parity(config),
+        samples,
     )
+    if samples is not None:
+        _check_samples(hello, samples)
+    return hello
 
 
-def _read_number(config: ConfigRecord, name: str, default: int | None = None) -> int:
-    number = config.get(name, default)
-    if not isinstance(number, int) or number < 0:
-        raise RecordError(f"{name} must be >= 0, got {number!r}.")
-    return number
+def _check_samples(hello: Hello, samples: int) -> None:
+    """Raise RecordError unless what is said of the images goes with their number."""
+    if hello.moments is not None and hello.moments.n > samples:
+        raise RecordError(
+            f"num-examples must be <= num-samples = {samples}, got {hello.moments.n}."
+        )
+    images = samples + hello.num_test_images
+    if len(hello.class_names) > images:
+        raise RecordError(
+            f"{LABELS} must be the classes of {images} images, got "
+            f"{len(hello.class_names)}."
+        )
 
 
-def _read_moments(content: RecordDict, config: ConfigRecord) -> FeatureMoments | None:
+def _read_moments(
+    content: RecordDict, config: ConfigRecord, dim: int | None
+) -> FeatureMoments | None:
     if "arrays" not in content.array_records:
         return None
     import numpy as np
     import torch
 
     from fed3r_app.core import FeatureMoments
-    from fed3r_app.wire.layout import read_array
 
     total = read_array(content.array_records["arrays"], "sum")
-    squared_norms = config.get("squared-norms")
-    if total.ndim != 1 or total.dtype != np.float64 or not np.isfinite(total).all():
-        raise RecordError(f"sum must be finite float64 (d,), got {total.dtype}.")
-    if not isinstance(squared_norms, float) or not 0 <= squared_norms < math.inf:
-        raise RecordError(f"squared-norms must be >= 0, got {squared_norms!r}.")
-    n = _read_number(config, "num-examples")
-    return FeatureMoments(n, torch.from_numpy(total), squared_norms)
+    shape = total.shape if dim is None else (dim,)
+    if total.ndim != 1 or total.shape != shape or total.dtype != np.float64:
+        raise RecordError(
+            f"sum must be float64 of shape {shape}, got {total.dtype} of shape "
+            f"{total.shape}."
+        )
+    squared, n = read_number(config, "squared-norms"), read_whole(config, _EXAMPLES)
+    # By Cauchy and Schwarz; NaN and infinity fail, too.
+    with np.errstate(over="ignore", invalid="ignore"):
+        possible = float(np.square(total).sum()) <= n * squared * (1 + _ROUNDING)
+    if not possible:
+        raise RecordError(
+            f"sum must be that of {n} features whose squared norms add up to "
+            f"{shown(squared)}."
+        )
+    return FeatureMoments(n, torch.from_numpy(total), squared)
 
 
 def with_reading(config: ConfigRecord, recipe: int, image_size: int) -> ConfigRecord:
@@ -108,7 +147,8 @@ def read_reading(config: ConfigRecord) -> tuple[int, int] | None:
     """Return recipe and image size in a request's config, where they are there."""
     if _RECIPE not in config:
         return None
-    return _read_number(config, _RECIPE), _read_number(config, _IMAGE_SIZE)
+    recipe = read_whole(config, _RECIPE, _MOST_RECIPES)
+    return recipe, read_whole(config, _IMAGE_SIZE, _LARGEST_SIDE)
 
 
 def with_labels(config: ConfigRecord, labels: Sequence[str]) -> ConfigRecord:
@@ -119,13 +159,4 @@ def with_labels(config: ConfigRecord, labels: Sequence[str]) -> ConfigRecord:
 
 def read_labels(config: ConfigRecord) -> tuple[str, ...] | None:
     """Return the class names in a config, or None where there are none."""
-    labels = config.get(LABELS)
-    if labels is None:
-        return None
-    if not isinstance(labels, list) or not all(
-        isinstance(label, str) and label for label in labels
-    ):
-        raise RecordError(f"{LABELS} must be names of classes, got {labels!r}.")
-    if len(set(labels)) < len(labels):
-        raise RecordError(f"{LABELS} must differ, got one twice.")
-    return tuple(str(label) for label in labels)
+    return check_names(LABELS, config[LABELS]) if LABELS in config else None

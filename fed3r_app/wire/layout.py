@@ -14,13 +14,11 @@ from torch import Tensor
 from fed3r_app.core.names import DTYPES, FORMS
 from fed3r_app.core.statistics import packed_size
 from fed3r_app.wire import RecordError
+from fed3r_app.wire.validation import MAX_SAMPLES, AnyArray
 
 VERSION = 1
 # The other arrays are of the header's dtype.
 _INTEGERS = ("classes", "counts", "pivots")
-# Far more images than exist, few enough that sums of counts don't overflow int64.
-MAX_SAMPLES = 10**12
-AnyArray = NDArray[np.generic]
 
 
 @dataclass(frozen=True)
@@ -117,17 +115,6 @@ def keep_names(names: Iterable[str], arrays: Iterable[AnyArray]) -> ArrayRecord:
     """Return the record of arrays that come in the order of their names."""
     pairs = zip(names, arrays, strict=True)
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in pairs})
-
-
-def read_array(record: ArrayRecord, name: str) -> AnyArray:
-    """Return an array that arrived, or raise RecordError."""
-    try:
-        array = record[name].numpy()
-    except Exception as error:  # whatever bytes a peer sends, NumPy's word for it
-        raise RecordError(f"Array {name!r} can't be read: {error}") from None
-    if not isinstance(array, np.ndarray):  # np.load also opens archives of arrays
-        raise RecordError(f"Array {name!r} must be one array, got an archive.")
-    return array
 
 
 def pivots_first(pivots: Tensor, d: int) -> Tensor:

@@ -18,8 +18,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from fed3r_app.core import Classifier, FeatureMap
 from fed3r_app.wire import RecordError
-from fed3r_app.wire.layout import AnyArray
 from fed3r_app.wire.parity import Parity, add_parity
+from fed3r_app.wire.validation import AnyArray
 
 # A fine-tuned backbone beside a classifier; the config key that asks for test images.
 BACKBONE, ON_TEST_IMAGES = "backbone", "on-test-images"

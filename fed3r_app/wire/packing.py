@@ -10,7 +10,8 @@ from fed3r_app.core import Contribution, FactorBuilder, RidgeStatistics
 from fed3r_app.core.factors import take_columns
 from fed3r_app.core.names import DTYPES, FORMS
 from fed3r_app.core.statistics import pack_upper
-from fed3r_app.wire.layout import AnyArray, Header, name_arrays, pivots_first
+from fed3r_app.wire.layout import Header, name_arrays, pivots_first
+from fed3r_app.wire.validation import AnyArray
 
 
 class StatisticsBuilder:

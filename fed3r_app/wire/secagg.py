@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fed3r_app.privacy.secagg import Member, PublicKeys, UnmaskAnswer
 from fed3r_app.wire import RecordError
-from fed3r_app.wire.layout import read_array
+from fed3r_app.wire.validation import read_array
 
 SECAGG = "secagg"
 _T = TypeVar("_T")

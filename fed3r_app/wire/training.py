@@ -12,6 +12,7 @@ from torch import Tensor
 from fed3r_app.core import FeatureMap, LeaveOneOut, Metrics
 from fed3r_app.wire import RecordError
 from fed3r_app.wire.messages import pack_feature_map, read_feature_map
+from fed3r_app.wire.validation import read_array
 
 # Records that travel beside the arrays that train.
 RUNNING, FIXED, CONTROL = "running-statistics", "classifier", "control"
@@ -70,8 +71,7 @@ def pack_arrays(arrays: dict[str, Tensor]) -> ArrayRecord:
 
 def unpack_arrays(record: ArrayRecord) -> dict[str, Tensor]:
     """Return the named tensors of a record."""
-    # Copied: arrays that arrive may not be written to, tensors may.
-    return {name: torch.from_numpy(a.numpy().copy()) for name, a in record.items()}
+    return {name: torch.from_numpy(read_array(record, name)) for name in record}
 
 
 def pack_temperatures(

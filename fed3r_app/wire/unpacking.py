@@ -14,7 +14,8 @@ from fed3r_app.core.consistency import check_contribution
 from fed3r_app.core.factors import take_columns
 from fed3r_app.core.statistics import check_same_space, mirror_upper, unpack_upper
 from fed3r_app.wire import RecordError
-from fed3r_app.wire.layout import AnyArray, Header, pivots_first, read_array
+from fed3r_app.wire.layout import Header, pivots_first
+from fed3r_app.wire.validation import AnyArray, read_array
 
 # No honest sum comes near; with it, no product or sum of what arrives overflows.
 _LARGEST = 1e100

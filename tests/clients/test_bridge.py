@@ -1,16 +1,18 @@
 """Messages to NumPyClients and back, with real Messages."""
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.client import NumPyClient
 
 from clients import bridge
+from fed3r_app.errors import PermanentError
 from strategies.flower_internals import stamp
 
-CONTEXT: Any = None  # no handler here looks at it
+CONTEXT = Context(1, 7, {"client-id": "clinic-7"}, RecordDict(), {})
 
 
 def request(**config: Any) -> Any:
@@ -74,6 +76,32 @@ def test_what_is_raised_becomes_an_error_reply_with_the_sentence(
     assert reply.has_error()
     assert str(reply.error.reason).startswith(reason)
     assert reply.metadata.reply_to_message_id == "the request"
+
+
+@pytest.mark.parametrize(
+    "run_config",
+    [
+        {"privacy": "secagg"},
+        {"privacy": "Secagg "},
+        {"privacy": 7, "rounds": -1},
+        {"dp-epsilon": 1.0},
+        {"dp-epsilon": "2"},
+        {"dp-epsilon": math.nan},
+        {"dp-mode": "distributed"},
+    ],
+)
+@pytest.mark.parametrize("error", [ValueError, PermanentError, KeyError])
+def test_where_privacy_is_asked_for_the_reason_stays_in_the_node_s_log(
+    run_config: Any, error: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    @bridge.reply_with_errors
+    def handler(message: Message, context: Any) -> Message:
+        raise error("/data/melanoma/Doe_John_1970-01-01.png can't be read")
+
+    private = Context(1, 7, {"client-id": "clinic-7"}, RecordDict(), run_config)
+    reply = handler(request(), private)
+    assert reply.error.reason == "client clinic-7 failed, see this node's log"
+    assert "Doe_John" in caplog.text
 
 
 def test_a_request_without_arrays_is_an_error_reply() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from fed3r_app.cli import main as fed3r
 from fed3r_app.errors import RunError
-from tests.harness.nodes import ALL, LABELS, Federation
+from tests.harness.nodes import ALL, CLINICS, LABELS, Federation
 from tests.harness.pixels import assert_close
 
 
@@ -67,7 +67,10 @@ def test_with_given_labels_no_node_tells_its_classes(federation: Federation) -> 
     hellos = outcome.grid.of("query.hello")
     told = [hello.reply.config_records["config"] for hello in hellos]
     assert sorted(each["client-id"] for each in told) == sorted(ALL)
-    assert all(each.keys() == {"client-id", "num-partitions"} for each in told)
+    known = {"client-id", "num-partitions", "num-samples"}
+    assert all(each.keys() == known for each in told)
+    numbers = {each["client-id"]: each["num-samples"] for each in told}
+    assert numbers == {client: len(names) for client, names in CLINICS.items()}
 
 
 def test_a_class_that_is_not_among_the_labels_is_refused_by_name(
