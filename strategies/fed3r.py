@@ -12,7 +12,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from fed3r_app.core import Classifier
+from fed3r_app.core import Classifier, Contribution
 from fed3r_app.progress import Progress
 from fed3r_app.runs.ledger import ACCEPTED, FAILED, REFUSED, REPEATED, LedgerEntry
 from fed3r_app.wire import (
@@ -38,9 +38,15 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 class Journal(Protocol):
     """Where a run writes down what became of each reply."""
 
-    def record(self, entry: LedgerEntry, record: ArrayRecord | None) -> None:
+    def record(
+        self,
+        entry: LedgerEntry,
+        record: ArrayRecord | None,
+        contribution: Contribution | None = None,
+    ) -> None:
         """Write an entry, with the record that is about to be added to the sum.
 
+        ``contribution`` is what the record holds.
         What this raises ends the run, and the sum does not change.
         """
 
@@ -261,7 +267,7 @@ class Fed3R(Strategy):
             return
         entry = LedgerEntry(client, ACCEPTED, digest, contribution.n)
         said = {name: value for name, value in counts._asdict().items() if value}
-        self._record(replace(entry, **said), record)
+        self._record(replace(entry, **said), record, contribution)
         self.accumulator.add(contribution, {client: digest})
         self.sampler.count(client)
 
@@ -301,9 +307,14 @@ class Fed3R(Strategy):
         if client not in self.accumulator.contributions:
             self.sampler.fail(client, reason, permanent=permanent)
 
-    def _record(self, entry: LedgerEntry, record: ArrayRecord | None = None) -> None:
+    def _record(
+        self,
+        entry: LedgerEntry,
+        record: ArrayRecord | None = None,
+        contribution: Contribution | None = None,
+    ) -> None:
         if self.journal:
-            self.journal.record(entry, record)
+            self.journal.record(entry, record, contribution)
 
 
 @dataclass(eq=False)

@@ -52,11 +52,11 @@ def add_clients(options: argparse.Namespace) -> int:
     *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN, nargs="?"), args.APP),
 )
 def forget(options: argparse.Namespace) -> int:
-    """Subtract a client's statistics from those of a run, and solve again.
+    """Take a client's statistics out of those of a run, and solve again.
 
     The result is the classifier of a run that never had that client. Where
     contributions were kept, no client is asked; else that client is, once more, and
-    must have the same data.
+    must send the same statistics.
     """
     directory, client = _directory(options), options.client
     with directory.locked():
@@ -64,9 +64,7 @@ def forget(options: argparse.Namespace) -> int:
         run.check_can_change()
         if client not in run.snapshot.forgotten:
             run.check_counts(client)
-            contribution = run.state.kept(run.snapshot, client)
-            if contribution is not None:
-                run.forget(client, contribution)
+            run.forget(client)  # where enough was kept
         # Also after a crash between the statistics and the model.
         if client in run.snapshot.forgotten:
             run.write_model()

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from fed3r_app.core.metrics import METRICS, Metrics
     from fed3r_app.core.random_features import FeatureMoments, RandomFeatures
     from fed3r_app.core.running_sum import RunningSum
+    from fed3r_app.core.sketch import Sketch, SketchVectors
     from fed3r_app.core.statistics import Contribution, RidgeStatistics
 
 __all__ = [
@@ -63,6 +64,8 @@ __all__ = [
     "RandomFeatures",
     "RidgeStatistics",
     "RunningSum",
+    "Sketch",
+    "SketchVectors",
     "StatisticsFactor",
     "check_contribution",
     "class_means",
@@ -80,5 +83,5 @@ _LIGHT = (
     *("statistics", "metrics", "heads", "leave_one_out"),
     *("random_features", "feature_map"),
 )
-_MODULES = (*_LIGHT, "running_sum", "consistency", "factors", "gcv")
+_MODULES = (*_LIGHT, "running_sum", "sketch", "consistency", "factors", "gcv")
 __getattr__ = partial(find_name, __name__, _MODULES)

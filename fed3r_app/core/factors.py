@@ -105,6 +105,10 @@ class StatisticsFactor:
         """Return None: the rows are what travelled, and A = R'R follows from them."""
         return None
 
+    def quadratic_forms(self, V: Tensor) -> Tensor:
+        """Return v'A v = ||R v||^2 (k,) for each column v of V (d, k)."""
+        return (self.R @ V).square().sum(dim=0)
+
     def scatter(self, choose: ChooseFeatures) -> tuple[Tensor, float]:
         """Return I - XX' or I - X'X with X = S diag(n_c)^-1/2, and 1.
 

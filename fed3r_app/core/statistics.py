@@ -72,6 +72,9 @@ class Contribution(Protocol):
     def least_entry(self) -> float | None:
         """Return the least entry of A, where it is not positive by construction."""
 
+    def quadratic_forms(self, V: Tensor) -> Tensor:
+        """Return v'A v (k,) for each column v of V (d, k)."""
+
     def scatter(self, choose: ChooseFeatures) -> tuple[Tensor, float]:
         """Return a matrix that is >= 0 iff the scatter is, and the size of its terms.
 
@@ -243,6 +246,10 @@ class RidgeStatistics:
     def least_entry(self) -> float | None:
         """Return the least entry of A; None for no features."""
         return float(self.A.min()) if self.d else None
+
+    def quadratic_forms(self, V: Tensor) -> Tensor:
+        """Return v'A v (k,) for each column v of V (d, k)."""
+        return (V * (self.A @ V)).sum(dim=0)
 
     def scatter(self, choose: ChooseFeatures) -> tuple[Tensor, float]:
         """Return A - b diag(1/n_c) b' on the features chosen, and the trace of A."""

@@ -10,8 +10,9 @@ import json
 import math
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -59,10 +60,20 @@ def append_line(
 
     A file that has no lines yet gets the header first.
     """
-    with path.open("ab+") as file:
+    append_lines(path, [values], header)
+
+
+def append_lines(
+    path: Path,
+    lines: Iterable[Mapping[str, object]],
+    header: Mapping[str, object],
+    mode: int = 0o666,
+) -> None:
+    """Add some lines; a new file gets the mode without the umask."""
+    with open(path, "ab+", opener=partial(os.open, mode=mode)) as file:
         _drop_torn_line(file)
-        lines = (values,) if file.tell() else (header, values)
-        file.write("".join(map(line_of, lines)).encode())
+        first = () if file.tell() else (header,)
+        file.write("".join(map(line_of, (*first, *lines))).encode())
 
 
 def line_of(values: Mapping[str, object]) -> str:
@@ -122,14 +133,17 @@ def _drop_torn_line(file: BinaryIO) -> None:
     file.seek(kept)
 
 
-def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
+def write_atomically(
+    path: Path, data: bytes, *, sync: bool = True, mode: int = 0o666
+) -> None:
     """Write a file that is there whole or not at all, whatever happens meanwhile.
 
-    Without ``sync`` a crash of the machine may still lose it, or cut it off.
+    Without ``sync`` a crash of the machine may still lose it, or cut it off. The umask
+    is taken away from ``mode``.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with temporary.open("xb") as file:
+        with open(temporary, "xb", opener=partial(os.open, mode=mode)) as file:
             file.write(data)
             file.flush()
             if sync:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fed3r_app.core import Limits, RidgeStatistics, RunningSum, check_contribution
+from fed3r_app.core import RidgeStatistics, RunningSum
 from fed3r_app.runs.contributions import leftover_contributions
 from fed3r_app.runs.ledger import forgotten_clients, standing_entries
 from fed3r_app.runs.model_file import SavedModel, load_model
@@ -42,11 +42,8 @@ def audit(run: SavedRun) -> Iterator[Finding]:
 
 def _check_statistics(run: SavedRun) -> Finding:
     """Check that the statistics can be those of images at all."""
-    # float64 sums over many clients are rounded more often than one client's.
-    half = run.config.upload_dtype == "float16"
-    dtype = torch.float16 if half else torch.float32
     try:
-        check_contribution(run.snapshot.statistics, Limits(), dtype)
+        run.check_consistent(run.snapshot.statistics)
     except ValueError as error:
         return Finding(False, f"the statistics are of no images at all: {error}")
     return Finding(True, "the statistics are consistent")
@@ -95,6 +92,9 @@ def _check_kept(run: SavedRun) -> Iterator[Finding]:
         yield Finding(
             False, f"files of contributions not in the statistics: {_named(names)}"
         )
+    if strangers := run.state.sketches.leftover(snapshot.contributions):
+        text = f"sketches of contributions not in the statistics: {_named(strangers)}"
+        yield Finding(False, text)
     if not run.config.keep_contributions:
         return
     stats, missing = snapshot.statistics, []

@@ -76,6 +76,7 @@ class RunDirectory:
     # The ones before those, for the case that the disk damages the last.
     earlier_statistics_path = _File("statistics.earlier.safetensors")
     ledger_path = _File("ledger.jsonl")  # who sent what when, and what became of it
+    sketches_path = _File("sketches.jsonl")  # by which contributions are known again
     contributions_path = _File("contributions")  # a folder of those that were kept
     checkpoint_path = _File("checkpoint.safetensors")  # the fine-tuning's last round
     provenance_path = _File("provenance.jsonl")  # with what each part was computed

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
+import torch
+
 from fed3r_app.config import SECAGG, Config
 from fed3r_app.core import (
     HEADS,
@@ -17,8 +19,11 @@ from fed3r_app.core import (
     Contribution,
     FeatureMap,
     HeadOptions,
+    InconsistentStatistics,
+    Limits,
     Metrics,
     RidgeStatistics,
+    check_contribution,
     select_lambda,
     solve_head,
 )
@@ -33,6 +38,10 @@ from fed3r_app.runs.model_file import SavedModel, save_model, saved_backbone
 from fed3r_app.runs.snapshots import Snapshot, load_snapshot
 from fed3r_app.runs.statistics_store import StatisticsStore
 from fed3r_app.words import first_names
+
+_EPS = torch.finfo(torch.float64).eps
+# How much of what is left, relatively, may be rounding errors of what was subtracted.
+_MAX_ROUNDING = 1e-8
 
 
 class SavedRun:
@@ -93,18 +102,66 @@ class SavedRun:
                 f"{client!r}."
             )
 
-    def forget(self, client: str, contribution: Contribution) -> None:
-        """Take a client out of the statistics, exactly and for good."""
+    def forget(self, client: str, contribution: Contribution | None = None) -> bool:
+        """Take a client out of the statistics, exactly and for good.
+
+        ``contribution`` is what it has sent once more. Without it, return False where
+        not enough was kept: then the client must be asked.
+        """
         rest = dict(self.snapshot.contributions)
         digest = rest.pop(client)
-        without = self.snapshot.statistics - contribution.statistics()
-        if not rest:  # not even rounding errors are left
-            without = RidgeStatistics.zeros(without.d, without.num_classes)
+        without = self._without(client, contribution)
+        if without is None:
+            return False
+        self._check_rest(without, client)
         forgotten = tuple(sorted({*self.snapshot.forgotten, client}))
         self.snapshot = replace(
             self.snapshot, statistics=without, contributions=rest, forgotten=forgotten
         )
         self.state.save_without(self.snapshot, LedgerEntry(client, FORGOTTEN, digest))
+        return True
+
+    def _without(
+        self, client: str, contribution: Contribution | None = None
+    ) -> RidgeStatistics | None:
+        """Return the statistics without a client; None if it must be asked for its own.
+
+        Those of the others are added up anew where all were kept: nothing is left then
+        of a client with huge features, not even rounding errors.
+        """
+        stats = self.snapshot.statistics
+        total = self.state.kept_total(self.snapshot, except_for=client)
+        if total is not None:
+            return total
+        part = contribution or self.state.kept(self.snapshot, client)
+        if part is None:
+            return None
+        without = stats - part.statistics()
+        lost = _EPS * float(part.diagonal.sum())
+        if lost > _MAX_ROUNDING * float(without.diagonal.sum()) and without.n:
+            raise ValueError(
+                f"Client {client} must be small enough to be subtracted from the "
+                "statistics, got one whose rounding errors would spoil what is left. "
+                "Begin a run without it; with keep-contributions=true it could have "
+                "been forgotten."
+            )
+        return without
+
+    def check_consistent(self, stats: RidgeStatistics) -> None:
+        """Raise InconsistentStatistics unless these can be of images at all."""
+        # float64 sums over many clients are rounded more often than one client's.
+        half = self.config.upload_dtype == "float16"
+        check_contribution(stats, Limits(), torch.float16 if half else torch.float32)
+
+    def _check_rest(self, stats: RidgeStatistics, client: str) -> None:
+        """Raise unless what is left without a client can be saved."""
+        try:
+            self.check_consistent(stats)
+        except InconsistentStatistics as error:
+            raise ValueError(
+                f"What is left without client {client} must be statistics of images, "
+                f"got others: {error} Nothing was changed: begin a run without it."
+            ) from None
 
     def readmit(self, client: str) -> None:
         """Let a forgotten client be asked again."""
@@ -119,16 +176,18 @@ class SavedRun:
         self.state.save(self.snapshot)
         self.state.ledger.append(LedgerEntry(client, READMITTED))
 
-    def replace(self, old: Contribution, new: Contribution, entry: LedgerEntry) -> None:
+    def replace(self, new: RidgeStatistics, entry: LedgerEntry) -> None:
         """Replace a client's contribution to the statistics by another one.
 
-        The new one must have been kept already, where contributions are; the entry is
+        The earlier one must have been kept, and the new one by now, too; the entry is
         what the client said with it.
         """
-        stats = self.snapshot.statistics - old.statistics() + new.statistics()
+        without = self._without(entry.client)
+        assert without is not None
+        self._check_rest(without, entry.client)
         contributions = self.snapshot.contributions | {entry.client: entry.digest}
         self.snapshot = replace(
-            self.snapshot, statistics=stats, contributions=contributions
+            self.snapshot, statistics=without + new, contributions=contributions
         )
         self.state.save_without(self.snapshot, replace(entry, outcome=REPLACED))
 

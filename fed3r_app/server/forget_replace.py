@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from logging import INFO
-from typing import NamedTuple
+from dataclasses import replace
+from logging import INFO, WARNING
+from typing import NamedTuple, NoReturn
 
+import torch
 from flwr.app import ArrayRecord
 from flwr.common.logger import log
 
-from fed3r_app.core import RidgeStatistics
+from fed3r_app.core import Contribution, RidgeStatistics
 from fed3r_app.errors import RunError
 from fed3r_app.runs.ledger import ACCEPTED, REFUSED, Ledger, LedgerEntry
 from fed3r_app.runs.report import summary_table
@@ -51,20 +53,17 @@ def _forget(context: RunContext, run: SavedRun, client: str) -> None:
     if client in run.snapshot.forgotten:  # the run was stopped before the model
         return
     run.check_counts(client)
-    contribution = run.state.kept(run.snapshot, client)
-    if contribution is None:
+    if not run.forget(client):
         answer = _ask(context, run, client)
-        _check_same(run, client, answer.entry.digest)
-        contribution = answer.statistics
-    run.forget(client, contribution)
+        _check_same(run, answer)
+        run.forget(client, answer.statistics)
     log(INFO, "Client %s is forgotten.", client)
 
 
 def _replace(context: RunContext, run: SavedRun, client: str) -> None:
     """Put what a client has now in the place of what it had."""
     run.check_counts(client)
-    old = run.state.kept(run.snapshot, client)
-    if old is None:
+    if run.state.kept(run.snapshot, client) is None:
         raise RunError(
             f"The contribution of client {client} must be at hand to be replaced, but "
             "keep-contributions was false. Forget the client, then add it again."
@@ -77,23 +76,50 @@ def _replace(context: RunContext, run: SavedRun, client: str) -> None:
     if digest == run.snapshot.contributions[client]:
         log(INFO, "Client %s has the same data as before.", client)
         return
-    run.state.keep(client, digest, answer.record, run.snapshot.class_names)
-    run.replace(old, answer.statistics, answer.entry)
+    names = run.snapshot.class_names
+    run.state.keep(answer.entry, answer.record, answer.statistics, names)
+    run.replace(answer.statistics, answer.entry)
     log(INFO, "The contribution of client %s is replaced.", client)
 
 
-def _check_same(run: SavedRun, client: str, digest: str) -> None:
+def _check_same(run: SavedRun, answer: _Answer) -> None:
     """Raise unless a client has sent again what is in the statistics."""
+    client, digest = answer.entry.client, answer.entry.digest
     counted = run.snapshot.contributions[client]
-    if digest == counted:
+    if digest != counted:
+        _refuse(
+            run,
+            answer.entry,
+            f"Client {client} must have the data and settings it had (digest "
+            f"{counted[:12]}), got others ({digest[:12]}). Restore its images, or "
+            "begin a run without it.",
+        )
+    sketches = run.state.sketches
+    known = sketches.find(client, digest)
+    if known is None:
+        log(
+            WARNING,
+            "Whether client %s has sent what is in the statistics is known by its own "
+            "digest alone: the run was begun by a version that kept no sketch of it.",
+            client,
+        )
         return
-    reason = "to be forgotten, it must send what is in the statistics"
-    run.state.ledger.append(LedgerEntry(client, REFUSED, digest, reason=reason))
-    raise RunError(
-        f"Client {client} must have the data and settings it had (digest "
-        f"{counted[:12]}), got others ({digest[:12]}). Restore its images, or begin a "
-        "run without it."
-    )
+    again = sketches.sketch(answer.statistics, run.snapshot.class_names)
+    if what := known.difference(again, getattr(torch, run.config.upload_dtype)):
+        _refuse(
+            run,
+            answer.entry,
+            f"Client {client} must send the statistics it sent before, got {what} that "
+            "differ under the digest of then. Does it compute on another device or "
+            "with other versions? Else it does not send what its images are. Nothing "
+            "was changed: begin a run without it.",
+        )
+
+
+def _refuse(run: SavedRun, entry: LedgerEntry, reason: str) -> NoReturn:
+    """Write down why what came is not what is to be forgotten, and raise that."""
+    run.state.ledger.append(replace(entry, outcome=REFUSED, reason=reason))
+    raise RunError(reason)
 
 
 class _ReplyJournal:
@@ -103,7 +129,12 @@ class _ReplyJournal:
         self._ledger = ledger
         self.accepted: tuple[ArrayRecord, LedgerEntry] | None = None
 
-    def record(self, entry: LedgerEntry, record: ArrayRecord | None) -> None:
+    def record(
+        self,
+        entry: LedgerEntry,
+        record: ArrayRecord | None,
+        contribution: Contribution | None = None,
+    ) -> None:
         """Keep or write a reply."""
         if entry.outcome == ACCEPTED and record is not None:
             self.accepted = record, entry

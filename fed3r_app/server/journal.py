@@ -10,6 +10,7 @@ from logging import WARNING
 from flwr.app import ArrayRecord
 from flwr.common.logger import log
 
+from fed3r_app.core import Contribution
 from fed3r_app.runs.ledger import FAILED, LedgerEntry
 from fed3r_app.runs.snapshots import Setting, Snapshot
 from fed3r_app.server.context import RunContext
@@ -48,15 +49,21 @@ class RunJournal:
         """Whether all that was counted is in a file."""
         return 0 < self._num_saved == len(self.accumulator.contributions)
 
-    def record(self, entry: LedgerEntry, record: ArrayRecord | None) -> None:
+    def record(
+        self,
+        entry: LedgerEntry,
+        record: ArrayRecord | None,
+        contribution: Contribution | None = None,
+    ) -> None:
         """Write down what became of a reply, before it is counted."""
         self.save_if_due()  # a round may be all clients, and take hours
         if self.accumulator.noise:  # nothing that depends on single images is kept
             # The reason of a refusal may quote a sum; an error is a client's own words.
             reason = entry.reason if entry.outcome == FAILED else ""
             entry = LedgerEntry(entry.client, entry.outcome, reason=reason)
-            record = None
-        self.context.state.record(entry, record, self.context.class_names)
+            record = contribution = None
+        names = self.context.class_names
+        self.context.state.record(entry, record, contribution, names)
 
     def save_if_due(self, *, at_once: bool = False) -> None:
         """Save the statistics if they have changed and enough time has passed."""

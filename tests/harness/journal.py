@@ -2,6 +2,7 @@
 
 from flwr.app import ArrayRecord
 
+from fed3r_app.core import Contribution
 from fed3r_app.runs.ledger import LedgerEntry
 
 
@@ -11,5 +12,10 @@ class KeptJournal:
     def __init__(self) -> None:
         self.entries: list[tuple[str, str, bool]] = []
 
-    def record(self, entry: LedgerEntry, record: ArrayRecord | None) -> None:
+    def record(
+        self,
+        entry: LedgerEntry,
+        record: ArrayRecord | None,
+        contribution: Contribution | None = None,
+    ) -> None:
         self.entries.append((entry.client, entry.outcome, record is not None))

@@ -26,6 +26,7 @@ FILES = {
     *("config.json", "metrics.jsonl", "summary.json", "curves.png", ".lock"),
     *("model.safetensors", "statistics.safetensors", "ledger.jsonl"),
     "provenance.jsonl",
+    "sketches.jsonl",
 }
 
 

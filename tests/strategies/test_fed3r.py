@@ -279,7 +279,7 @@ def test_statistics_without_a_digest_are_refused(digest: Any) -> None:
 
 def test_what_can_not_be_written_down_is_not_counted() -> None:
     class FullDisk:
-        def record(self, entry: Any, record: Any) -> None:
+        def record(self, entry: Any, record: Any, contribution: Any = None) -> None:
             raise OSError(28, "No space left on device")
 
     fed3r = asking(journal=FullDisk())
