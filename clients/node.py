@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from functools import cached_property, partial
+from logging import INFO
 from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ConfigRecord, Context
+from flwr.common.logger import log
 from numpy.typing import NDArray
 
 from fed3r_app.config import Config
@@ -26,6 +28,7 @@ from fed3r_app.data import (
 from fed3r_app.data.hold_out import hold_out
 from fed3r_app.data.label_space import LabelSpace
 from fed3r_app.data.reading import RECIPE_VERSION
+from fed3r_app.data.seen_images import remove_gone
 from fed3r_app.data.unreadable import UnreadableImages
 from fed3r_app.errors import is_transient, permanent
 from fed3r_app.files.row_cache import cache_dir
@@ -194,6 +197,7 @@ class Node(NodeData):
 
         dataset = self.dataset
         images = dataset.test if test else dataset.train
+        self._remove_gone()
         if images is None:
             raise ValueError(f"Client {self.client_id} has no test images.")
         rows = np.arange(len(images)) if test else self.rows()
@@ -206,6 +210,15 @@ class Node(NodeData):
             unreadable,
             f"Client {self.client_id}",
         )
+
+    def _remove_gone(self) -> None:
+        """Remove what is cached of images that the node's folder has no more."""
+        if not self.config.is_local:
+            return
+        data_path = str(self._node_config["data-path"])
+        if gone := remove_gone(self.dataset, data_path, cache_dir()):
+            text = "Client %s: removed from the cache, as their images are gone: %d"
+            log(INFO, text, self.client_id, gone)
 
     @property
     def num_classes(self) -> int:

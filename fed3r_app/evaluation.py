@@ -28,6 +28,7 @@ from fed3r_app.core.names import METHODS
 from fed3r_app.data import LOCAL, DataSet, ImageSet, load_dataset, load_local
 from fed3r_app.data.label_space import LabelSpace
 from fed3r_app.data.reading import V0_1_READING
+from fed3r_app.data.seen_images import remove_gone
 from fed3r_app.data.unreadable import UnreadableImages
 from fed3r_app.features.backbone import Backbone
 from fed3r_app.features.extraction import cached_features
@@ -116,7 +117,11 @@ class ServerData:
         if name != LOCAL:
             dataset = load_dataset(name, data_path, config.test_share)
             return cls(dataset, False, unreadable)
-        return cls(load_local(data_path) if data_path else None, True, unreadable)
+        if not data_path:
+            return cls(None, True, unreadable)
+        dataset = load_local(data_path)
+        remove_gone(dataset, data_path, cache_dir())
+        return cls(dataset, True, unreadable)
 
     @property
     def class_names(self) -> tuple[str, ...]:

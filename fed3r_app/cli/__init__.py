@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from fed3r_app.cli import (
+    cache_commands,
     demo_commands,
     deployment_commands,
     look_commands,
@@ -73,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
         model_commands,
         run_commands,
         deployment_commands,
+        cache_commands,
         demo_commands,
         ui_commands,
     ):

@@ -11,7 +11,7 @@ GROUPS = {
     "Change a finished run": ("add", "forget", "replace", "solve", "audit"),
     "Run on real nodes": (
         *("run", "node", "clients", "check", "register", "certificates"),
-        *("app", "demo-data"),
+        *("superlink", "cache", "app", "demo-data"),
     ),
 }
 _OTHERS = "Other commands"

@@ -75,7 +75,7 @@ def _digests_by_image(
             new[key] = _digest(images, int(row))
         progress(done, len(keys))
     digests = {**known, **new}
-    if new:
+    if new or known.keys() - set(images.keys):
         # Those of images that are gone are not kept.
         there = {key: digests[key] for key in images.keys if digests.get(key)}
         _write_digests(path, there)

@@ -19,10 +19,11 @@ import logging
 import os
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -182,6 +183,31 @@ class FilePerRowCache(RowCache):
             path = self._path(row)
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, record, sync=False)
+
+
+class Removed(NamedTuple):
+    """How many rows were removed, and how many bytes they had."""
+
+    rows: int
+    size: int
+
+
+def row_files(cache: Path) -> Iterator[Path]:
+    """Yield the files of every `FilePerRowCache` in a folder."""
+    return cache.glob("*-*/[0-9a-f][0-9a-f]/*")
+
+
+def remove_rows(cache: Path, keys: Collection[str]) -> Removed:
+    """Remove the rows with some keys from every `FilePerRowCache` in a folder."""
+    removed = Removed(0, 0)
+    folders = [path for path in cache.glob("*-*") if path.is_dir()] if keys else []
+    for folder, key in product(folders, keys):
+        path = folder / key[:2] / key
+        with suppress(FileNotFoundError):
+            size = path.stat().st_size
+            path.unlink()
+            removed = Removed(removed.rows + 1, removed.size + size)
+    return removed
 
 
 def checksum_of(data: bytes) -> bytes:

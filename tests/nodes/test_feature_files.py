@@ -1,6 +1,7 @@
 """Features of a folder whose images come and go: extracted once, never mixed up."""
 
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
+from fed3r_app.cli import main as fed3r
 from fed3r_app.data import load_local
 from fed3r_app.data.images import OwnImages
 from fed3r_app.features.backbone import load_backbone
 from fed3r_app.features.extraction import cached_features, extract_features
 from fed3r_app.features.spec import BackboneSpec
-from fed3r_app.files.row_cache import FilePerRowCache
+from fed3r_app.files.row_cache import FilePerRowCache, cache_dir, row_files
+from tests.harness.nodes import ALL, CLINICS, Federation
 from tests.harness.spies import spy
 
 DIM = 16
@@ -110,3 +113,57 @@ def test_a_cache_that_can_t_be_written_is_done_without(
     blocked.write_text("a file where a folder should be")
     features(folder, blocked)
     assert "Rows are not kept" in caplog.text
+
+
+def cached(federation: Federation) -> int:
+    return len([*row_files(cache_dir())])
+
+
+def test_features_of_deleted_images_leave_the_cache_by_themselves(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation.run(ALL)
+    assert cached(federation) == sum(map(len, CLINICS.values()))
+    gone = next((federation.folder("clinic-b") / "owl").iterdir())
+    gone.unlink()
+    caplog.set_level("INFO", logger="flwr")
+    federation.run(ALL, run_name="again")
+    assert cached(federation) == sum(map(len, CLINICS.values())) - 1
+    assert (
+        "Client clinic-b: removed from the cache, as their images are gone: 1"
+        in caplog.text
+    )
+    digests = sum(len(p.read_bytes()) // 32 for p in cache_dir().glob("digests-*.bin"))
+    assert digests == cached(federation)
+
+
+def test_prune_removes_them_without_a_run_and_says_how_many(
+    federation: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation.run(ALL)
+    whole = cached(federation)
+    shutil.rmtree(federation.folder("clinic-b") / "owl")
+    shutil.move(federation.folder("clinic-c"), federation.home / "unmounted")
+    capsys.readouterr()
+    assert fed3r(["cache", "prune"]) == 0
+    said = capsys.readouterr().out
+    assert "removed 3 rows of images that are gone" in said
+    assert f"kept (--absent-too): {federation.folder('clinic-c')}" in said
+    assert str(cache_dir()) in said
+    assert cached(federation) == whole - 3
+    fed3r(["cache", "prune", "--absent-too"])
+    assert "removed 2 rows" in capsys.readouterr().out
+    assert cached(federation) == whole - 5
+    federation.run(["clinic-a", "clinic-b"], run_name="again")
+    assert cached(federation) == whole - 5
+
+
+def test_a_note_of_images_that_is_damaged_or_hostile_removes_nothing(
+    federation: Federation,
+) -> None:
+    federation.run(ALL)
+    whole = cached(federation)
+    for note in (cache_dir() / "folders").iterdir():
+        note.write_text('{"data-path": 3, "keys": ["../../../../etc"]}')
+    federation.run(ALL, run_name="again")
+    assert cached(federation) == whole
