@@ -6,7 +6,8 @@ import argparse
 
 from fed3r_app.cli import arguments as args
 from fed3r_app.files.row_cache import cache_dir
-from fed3r_app.runs.report import first_names, format_bytes
+from fed3r_app.runs.report import format_bytes
+from fed3r_app.words import first_names
 
 commands = args.Group()
 
