@@ -41,6 +41,8 @@ def add_experiments(commands: Commands[argparse.ArgumentParser]) -> None:
             add("--jobs", type=int, default=0, metavar="N", help=note)
         elif name == "plot":
             add("--to", type=Path, metavar="DIR", help="also copy the pictures there")
+            note = "of the pictures; the report has PNG (default: png)"
+            add("--format", choices=("png", "svg", "pdf"), default="png", help=note)
         elif name == "table":
             add("--markdown", action="store_true", help="as Markdown")
     _add_federation(commands)

@@ -84,6 +84,7 @@ def _row(run: ListedRun) -> tuple[str | None, ...]:
         "also print settings that are not the default, and where the numbers are from",
         action="store_true",
     ),
+    args.path("--picture", "FILE", "draw the picture to FILE.png, .svg or .pdf"),
 )
 def show(options: argparse.Namespace) -> int:
     """Print the summary of a run, the latest by default, and where its picture is.
@@ -93,6 +94,8 @@ def show(options: argparse.Namespace) -> int:
     if not options.runs:
         options.runs = [str(output_directory() / LATEST)]
     if len(options.runs) > 1:
+        if options.picture:
+            raise ValueError("--picture must be of one RUN, got several.")
         runs = [find_run(chosen) for chosen in options.runs]
         for table in _compare(runs, everything=options.settings):
             print(table.text(), end="\n\n")
@@ -102,8 +105,13 @@ def show(options: argparse.Namespace) -> int:
     run = RunDirectory(Path(chosen).resolve()) if "/" in chosen else find_run(chosen)
     _check_finished(run)
     args.print_summary(run)
-    if run.curves_path.is_file():
-        print(f"Picture  {run.curves_path}")
+    picture = options.picture or run.curves_path
+    if options.picture:
+        from fed3r_app.runs.curves import plot_run
+
+        plot_run(run, picture)
+    if picture.is_file():
+        print(f"Picture  {picture}")
     if options.settings:
         config = _settings(run)
         changed = {k: v for k, v in config.items() if v != DEFAULTS.get(k)}

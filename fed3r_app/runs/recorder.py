@@ -9,7 +9,7 @@ from typing import Any
 
 from flwr.common.logger import log
 
-from fed3r_app.runs.curves import plot_curves
+from fed3r_app.runs.curves import plot_run
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.provenance import summary_block
 from fed3r_app.runs.report import format_bytes, summary_table
@@ -110,12 +110,7 @@ class Recorder:
             "provenance": summary_block(self._directory),
         }
         self._directory.write_summary(summary)
-        what = f"{outcome['method']} on {outcome['dataset']}"
-        plot_curves(
-            self._directory.read_metrics(),
-            self._directory.curves_path,
-            f"{what}, {plural(self._num_clients, 'client')}",
-        )
+        plot_run(self._directory, self._directory.curves_path)
         log(INFO, "%s:\n\n%s\n", SUMMARY, summary_table(summary))
         log(INFO, "Results: %s", self._directory.path)
         log(INFO, "Picture: %s", self._directory.curves_path)

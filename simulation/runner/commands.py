@@ -106,7 +106,7 @@ def plot_command(arguments: argparse.Namespace) -> int:
     """Draw the pictures of experiments and write their reports."""
     store, code = Store.at(arguments.output), 0
     for experiment in _load(arguments):
-        report = write_report(experiment, store)
+        report = write_report(experiment, store, arguments.format)
         code |= _report_missing(report.results)
         for path in report.figures:
             print(f"Picture: {path}")

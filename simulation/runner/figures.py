@@ -1,8 +1,7 @@
-"""An experiment's pictures, as PNG."""
+"""An experiment's pictures, as PNG, SVG or PDF."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from typing import Any
@@ -14,6 +13,7 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
+from fed3r_app.runs.curves import picture_bytes
 from fed3r_app.runs.report import format_bytes, format_flops
 from simulation.runner.collect import (
     Finished,
@@ -58,16 +58,16 @@ _LOGARITHMIC = 30
 
 
 @rc_context(_LOOK)
-def draw_all(results: Results) -> dict[str, bytes]:
+def draw_all(results: Results, form: str = "png") -> dict[str, bytes]:
     """Return the pictures that an experiment asks for and has data for, by file."""
     plot, drawn = results.experiment.plot, {}
     if "curves" in plot.figures and results.finished:
-        drawn["curves.png"] = _curves(results)
+        drawn["curves"] = _curves(results)
     if "final" in plot.figures and results.finished:
-        drawn["final.png"] = _along(results, plot.x) if plot.x else _bars(results)
+        drawn["final"] = _along(results, plot.x) if plot.x else _bars(results)
     if "kernel" in plot.figures and results.lines:
-        drawn["kernel.png"] = _kernel(results.lines)
-    return {name: _png(figure) for name, figure in drawn.items()}
+        drawn["kernel"] = _kernel(results.lines)
+    return {f"{name}.{form}": picture_bytes(drawn[name], form) for name in drawn}
 
 
 def _curves(results: Results) -> Figure:
@@ -234,10 +234,3 @@ def _add_legend(figure: Figure, grid: Any) -> None:
     columns = max(1, min(len(found), 5, 150 // (widest + 8)))
     names, handles = found.keys(), found.values()
     figure.legend(handles, names, loc="outside lower center", ncols=columns)
-
-
-def _png(figure: Figure) -> bytes:
-    image = io.BytesIO()
-    # Without the name of the program, so that the same numbers are the same file.
-    figure.savefig(image, format="png", metadata={"Software": None})
-    return image.getvalue()

@@ -48,14 +48,20 @@ class Report:
     tables: list[Table]
 
 
-def write_report(experiment: Experiment, store: Store) -> Report:
-    """Write tables, pictures and the page of what there is of an experiment."""
+def write_report(
+    experiment: Experiment, store: Store, picture_format: str = "png"
+) -> Report:
+    """Write tables, pictures and the page of what there is of an experiment.
+
+    The page has its pictures as PNG; another format is for files beside it.
+    """
     from simulation.runner.figures import draw_all  # loads matplotlib
 
     folder = store.root / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     results = collect(experiment, store)
     tables, pictures = tables_of(results), draw_all(results)
+    others = draw_all(results, picture_format) if picture_format != "png" else {}
     rows = _rows_of_runs(results) if experiment.runs else _rows_of_tables(tables)
     page = _page(results, tables, pictures)
     files = {
@@ -65,9 +71,9 @@ def write_report(experiment: Experiment, store: Store) -> Report:
         "report.html": page,
     }
     contents = {name: text.encode() for name, text in files.items()}
-    for name, content in (contents | pictures).items():
+    for name, content in (contents | pictures | others).items():
         write_atomically(folder / name, content)
-    paths = [folder / name for name in pictures]
+    paths = [folder / name for name in others or pictures]
     return Report(results, folder / "report.html", paths, tables)
 
 
