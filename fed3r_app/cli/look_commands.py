@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fed3r_app.cli import arguments as args
-from fed3r_app.config import DEFAULTS, Value
+from fed3r_app.config import DEFAULTS, OF_ONE_RUN, Value
 from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
 from fed3r_app.runs.listing import (
     RUNNING,
@@ -23,8 +23,6 @@ from simulation.tables import Table
 commands = args.Group()
 _MAX_REASONS, _WIDEST = 5, 40
 _VERBS = {RUNNING: "is running", FAILED: "failed", INTERRUPTED: "was interrupted"}
-# They name the run and say nothing of it.
-_OF_NAMES = ("run-name", "output-dir", "resume", "forget", "replace")
 
 
 @commands.command(
@@ -177,7 +175,7 @@ def _cut(text: str | None) -> str | None:
 
 def _settings(run: RunDirectory) -> dict[str, Value]:
     config = run.read_config()
-    return {key: value for key, value in config.items() if key not in _OF_NAMES}
+    return {key: value for key, value in config.items() if key not in OF_ONE_RUN}
 
 
 def _summary(run: RunDirectory) -> Values:

@@ -30,6 +30,7 @@ from fed3r_app.privacy import CENTRAL, DISTRIBUTED, SMALLEST_GROUP
 
 __all__ = [
     "DEFAULTS",
+    "OF_ONE_RUN",
     "RETIRED",
     "SECAGG",
     "WITHOUT_REPLACEMENT",
@@ -42,6 +43,9 @@ __all__ = [
     "retired_keys",
 ]
 Value = str | int | float | bool
+# What says of one run where it is written and what is changed in it. The config.json of
+# a run has all of them, and a run that repeats it none.
+OF_ONE_RUN = ("run-name", "output-dir", "resume", "forget", "replace")
 Reader = Callable[[str, Value], Value]
 # How often ``eval-every = "auto"`` evaluates, about: with more than so many features
 # less often, but not less than that.

@@ -13,7 +13,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -102,17 +102,22 @@ def summary_block(run: RunDirectory) -> dict[str, object]:
 def provenance_rows(run: RunDirectory) -> list[tuple[str, str]]:
     """Return with what the last part of a run was made, label by label."""
     parts = read_parts(run)
-    about = parts[-1].about if parts else {}
+    resumed = [("times resumed", str(len(parts) - 1))] if len(parts) > 1 else []
+    return (rows_of(parts[-1].about) if parts else []) + resumed
+
+
+def rows_of(about: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return with what a part was made, label by label."""
     machine, code = about.get("machine") or {}, about.get("code") or {}
+    memory = machine.get("memory_bytes")
     rows = {
         **{"date": about.get("began"), "command": about.get("command")},
         **(about.get("versions") or {}),
         **{key: code.get(key) for key in ("commit", "bundle")},
         "uncommitted changes": "yes" if code.get("dirty") else None,
         **{key: machine.get(key) for key in ("os", "cpu", "cores")},
-        "memory": machine.get("memory_bytes") and format_bytes(machine["memory_bytes"]),
+        "memory": format_bytes(memory) if memory else None,
         "device": about.get("device"),
-        "times resumed": len(parts) - 1 if len(parts) > 1 else None,
     }
     return [(label, str(value)) for label, value in rows.items() if value is not None]
 

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from fed3r_app.config import RETIRED, SECAGG, Config, Value, check_setting
+from fed3r_app.config import OF_ONE_RUN, RETIRED, SECAGG, Config, Value, check_setting
 from fed3r_app.config.text import parse_settings, read_settings
 from fed3r_app.data import dataset_traits, load_dataset
 from fed3r_app.data.partition import check_split
@@ -19,9 +19,6 @@ from fed3r_app.privacy import SMALLEST_GROUP
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.formats import upgrade_config
 
-# What says of one run where it is written and what is changed in it. The config.json of
-# a run has all of them, and a run that repeats it none.
-_OF_ONE_RUN = ("run-name", "output-dir", "resume", "forget", "replace")
 _MOST_BY_DEFAULT = 10
 
 
@@ -91,9 +88,9 @@ def _file_settings(file: Path) -> dict[str, Value]:
     """Return the settings in a file; of a run's config.json, what can be repeated."""
     settings: Mapping[str, Value] = read_settings(file)
     try:
-        if settings.keys() >= set(_OF_ONE_RUN):
+        if settings.keys() >= set(OF_ONE_RUN):
             settings = upgrade_config(file, settings)
-            settings = {k: v for k, v in settings.items() if k not in _OF_ONE_RUN}
+            settings = {k: v for k, v in settings.items() if k not in OF_ONE_RUN}
         for key, value in settings.items():
             if key not in RETIRED:
                 check_setting(key, value)

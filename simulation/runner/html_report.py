@@ -7,12 +7,14 @@ import csv
 import html
 import io
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from fed3r_app.files import write_atomically
+from fed3r_app.runs.provenance import rows_of
 from fed3r_app.runs.report import format_percent, format_seconds
-from fed3r_app.words import plural
+from fed3r_app.words import first_names, plural
 from simulation.runner.collect import Results, collect
 from simulation.runner.experiment import Experiment, curve_of
 from simulation.runner.outcome_tables import tables_of
@@ -20,7 +22,8 @@ from simulation.runner.store import Store, run_name
 from simulation.tables import Table
 
 Row = dict[str, object]
-_LISTS = ("missing_clients", "absent_classes")
+_NO_CELLS = ("missing_clients", "absent_classes", "provenance")
+_MAX_NAMED = 5
 _STYLE = """\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 2rem auto;
   padding: 0 1rem; color: #222; background: #fff }
@@ -92,7 +95,7 @@ def _rows_of_runs(results: Results) -> list[Row]:
             "run": run_name(each.run),
             "curve": curve_of(each.run),
             **{key: each.run.config[key] for key in varying},
-            **{key: each.summary[key] for key in each.summary if key not in _LISTS},
+            **{key: each.summary[key] for key in each.summary if key not in _NO_CELLS},
             "clients": each.run.clients,
         }
         for each in both
@@ -138,6 +141,7 @@ def _page(results: Results, tables: list[Table], pictures: dict[str, bytes]) -> 
     parts += [table.html() for table in tables]
     if results.finished:
         parts += ["<h2>All runs</h2>", _runs_table(results).html()]
+        parts += [_made_with(results).html()]
     source = html.escape(file.read_text())
     parts += [f"<h2>{html.escape(file.name)}</h2>", f"<pre>{source}</pre>"]
     body = "\n".join(parts)
@@ -156,3 +160,20 @@ def _runs_table(results: Results) -> Table:
         cells = (None if value is None else form(value) for value, form in values)
         rows.append((each.run.title, *cells, run_name(each.run)))
     return Table("One row a run", ("", "accuracy", "time", "folder in runs/"), rows)
+
+
+def _made_with(results: Results) -> Table:
+    """Return versions, machines and dates of all runs, each value once."""
+    found: dict[str, dict[str, None]] = {}
+    for each in results.finished:
+        about = each.summary.get("provenance")
+        for label, text in rows_of(about) if isinstance(about, Mapping) else ():
+            found.setdefault(label, {})[text] = None
+    dates = sorted(found.pop("date", {}))
+    found.pop("command", None)  # it is in the page's first line
+    rows = [
+        (label, first_names(list(texts), _MAX_NAMED)) for label, texts in found.items()
+    ]
+    if dates:
+        rows[:0] = [("first run", dates[0]), ("last run", dates[-1])]
+    return Table("Made with", ("", ""), rows, 2)

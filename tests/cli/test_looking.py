@@ -186,3 +186,16 @@ def test_the_settings_of_a_run_and_what_made_it_are_shown(
 def test_the_command_that_was_typed_is_remembered(results: Path) -> None:
     cli.main(["ls", str(results)])
     assert os.environ["FED3R_COMMAND"] == f"fed3r ls {results}"
+
+
+def test_the_picture_of_a_run_can_be_drawn_as_vectors(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(results, "a")
+    file = results / "paper.svg"
+    lines = fed3r(capsys, "show", "a", "--picture", file)
+    assert lines[-1] == f"Picture  {file}"
+    assert "<!-- fed3r on digits, 4 clients -->" in file.read_text()
+    assert cli.main(["show", "a", "--picture", str(results / "paper.txt")]) == 1
+    assert "must end with .png, .svg, .pdf" in capsys.readouterr().err
+    assert cli.main(["show", "a", "a", "--picture", str(file)]) == 1

@@ -47,6 +47,13 @@ def test_the_nodes_test_images_are_counted_together(parted: Federation) -> None:
     assert summary["accuracy"] == summary["client_accuracy"] == correct / total
 
 
+def test_the_picture_shows_what_the_nodes_measured(parted: Federation) -> None:
+    path = parted.run(PARTS).directory / "curves.png"
+    with Image.open(path) as image:
+        red, _, blue = np.moveaxis(np.asarray(image.convert("RGB"), dtype=int), 2, 0)
+    assert (blue > red + 80).any(), "nothing is drawn"
+
+
 def test_three_exchanges_are_all_it_takes(parted: Federation) -> None:
     parted.run(PARTS)
     # Only nodes with test images evaluate.

@@ -177,3 +177,51 @@ def test_a_failed_write_leaves_the_picture_before(
     path = tmp_path / "curves.png"
     plot_curves(make_metrics(2), path, "t")
     keeps_old(path, lambda: plot_curves(make_metrics(5), path, "t"))
+
+
+def ink(path: Path, colour: str) -> Any:
+    """Return in which of the three panels a colour is."""
+    image = pixels(path).astype(int)
+    red, green, blue = (image[:, :, place] for place in range(3))
+    found = {"blue": blue > red + 80, "red": red > green + 80}[colour]
+    return [bool(panel.any()) for panel in np.array_split(found[:, :], 3, axis=1)]
+
+
+AT_CLIENTS = {
+    **{"accuracy": 0.961, "client_accuracy": 0.961, "client_test_images": 116},
+    **{"rounds": 1, "upload_bytes": 4e5, "flops_per_client": 2e9},
+}
+
+
+def test_what_only_the_clients_measured_is_a_point_in_all_three_panels(
+    tmp_path: Path,
+) -> None:
+    metrics = make_metrics(1, measured=lambda number: False)
+    plot_curves(metrics, tmp_path / "curves.png", "t", AT_CLIENTS)
+    assert ink(tmp_path / "curves.png", "blue") == [True] * 3
+    plot_curves(metrics, tmp_path / "curves.svg", "t", AT_CLIENTS)
+    drawn = (tmp_path / "curves.svg").read_text()
+    assert "<!-- on the clients' test images -->" in drawn
+    assert "<!-- 96.1 % -->" in drawn and "not measured" not in drawn
+
+
+def test_what_the_clients_measured_stands_beside_the_curve(tmp_path: Path) -> None:
+    summary = {**AT_CLIENTS, "client_test_images": None}
+    plot_curves(make_metrics(4), tmp_path / "curves.png", "t", summary)
+    assert ink(tmp_path / "curves.png", "red") == [True] * 3
+    plot_curves(make_metrics(4), tmp_path / "curves.svg", "t", summary)
+    drawn = (tmp_path / "curves.svg").read_text()
+    assert "<!-- on the clients' training images: 96.1 % -->" in drawn
+
+
+@pytest.mark.parametrize(("form", "begins"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_the_same_numbers_are_the_same_vectors(
+    tmp_path: Path, form: str, begins: bytes
+) -> None:
+    drawn = []
+    for name in "ab":
+        plot_curves(make_metrics(4), tmp_path / f"{name}.{form}", "t")
+        drawn.append((tmp_path / f"{name}.{form}").read_bytes())
+    assert drawn[0] == drawn[1] and drawn[0].startswith(begins)
+    with pytest.raises(ValueError, match=r"end with \.png, \.svg, \.pdf, got 'a\.gif'"):
+        plot_curves(make_metrics(4), tmp_path / "a.gif", "t")

@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -115,6 +116,7 @@ def test_the_report_is_one_page_that_needs_no_other_file(done: Done) -> None:
     assert "centralised" in page
     assert "<th>accuracy, paper (Clocks)</th>" in page
     assert "<li>Clocks are round &amp; digits &lt; 10.</li>" in page
+    assert f"<td>flwr</td><td>{version('flwr')}</td>" in page
     assert (out / "splits" / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -160,6 +162,21 @@ def test_tables_and_pictures_can_be_made_again(
     assert "| alpha 0.1 |" in capsys.readouterr().out
     assert main(["plot", *arguments, "--to", str(tmp_path)]) == 0
     assert (tmp_path / "splits-curves.png").read_bytes() == picture
+
+
+@pytest.mark.parametrize(("form", "begins"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_pictures_can_be_vectors_and_the_page_keeps_its_own(
+    done: Done, tmp_path: Path, form: str, begins: bytes
+) -> None:
+    path, out = done
+    page = (out / "splits" / "report.html").read_bytes()
+    arguments = ["plot", str(path), "--output", str(out), "--format", form]
+    drawn = []
+    for _ in range(2):
+        assert main([*arguments, "--to", str(tmp_path)]) == 0
+        drawn.append((tmp_path / f"splits-curves.{form}").read_bytes())
+    assert drawn[0] == drawn[1] and drawn[0].startswith(begins)
+    assert (out / "splits" / "report.html").read_bytes() == page
 
 
 def test_another_runner_in_the_same_folder_is_refused(
