@@ -24,6 +24,7 @@ from strategies.messaging import (
     IN_FLIGHT,
     Traffic,
     is_permanent,
+    is_unavailable,
     same_request,
     stream_replies,
 )
@@ -220,6 +221,10 @@ class ClientDiscovery:
         ):
             node = reply.metadata.src_node_id
             self._awaited.discard(node)
+            if is_unavailable(reply) and node not in set(self.grid.get_node_ids()):
+                self._replace_first([node])
+                self._asked.discard(node)  # until it is back
+                continue
             if reply.has_error():
                 reason, permanent = reply.error.reason, is_permanent(reply)
                 self._record_failure(node, reason, permanent=permanent)

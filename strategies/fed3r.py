@@ -25,9 +25,16 @@ from fed3r_app.wire import (
     read_parity,
 )
 from fed3r_app.words import plural
+from strategies.absence import Absence
 from strategies.accumulator import Accumulator
 from strategies.discovery import ClientRegistry
-from strategies.messaging import Traffic, is_permanent, printable, same_request
+from strategies.messaging import (
+    Traffic,
+    is_permanent,
+    is_unavailable,
+    printable,
+    same_request,
+)
 from strategies.sampling import CohortSampler
 from strategies.solver import HeadSolver
 
@@ -79,6 +86,8 @@ class Fed3R(Strategy):
         Number of the first round, for a run that is resumed.
     parity : ParityCheck or None
         Refuses clients that see a built-in picture otherwise than the server does.
+    newcomers : callable
+        Returns clients that have come since, or have come back as another node.
     """
 
     registry: ClientRegistry
@@ -91,11 +100,17 @@ class Fed3R(Strategy):
     eval_every: int = 1
     first_round: int = 1
     parity: ParityCheck | None = None
+    newcomers: Callable[[], Iterable[str]] = tuple
     _progress: Progress = field(
         default_factory=lambda: Progress("clients counted"), init=False
     )
     _cohort: list[str] = field(default_factory=list, init=False)
+    _asked: list[str] = field(default_factory=list, init=False)
+    _absence: Absence = field(init=False)
     _reported: Traffic = field(default_factory=Traffic, init=False)
+
+    def __post_init__(self) -> None:
+        self._absence = Absence(self.registry, self._admit_newcomers)
 
     def classifier(self) -> Classifier:
         """Return the classifier of the sum so far, releasing it."""
@@ -136,18 +151,22 @@ class Fed3R(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterator[Message]:
-        """Yield the request for this round's clients."""
+        """Yield the request for this round's clients, those whose nodes are there."""
         self._cohort = self.sampler.draw()
+        self._asked = self._absence.present(grid, self._cohort)
+        for client in self._cohort:
+            if client not in self._asked:
+                self._excuse(client, "its node is not connected")
         content = RecordDict({"arrays": arrays, "config": config})
-        nodes = [self.registry.nodes[client] for client in self._cohort]
+        nodes = [self.registry.nodes[client] for client in self._asked]
         return same_request(nodes, content, STATISTICS, self.traffic)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord]:
         """Fold the replies into the sum as they come; return the round's metrics."""
-        clients = {self.registry.nodes[client]: client for client in self._cohort}
-        silent = set(self._cohort)
+        clients = {self.registry.nodes[client]: client for client in self._asked}
+        silent = set(self._asked)
         for reply in replies:
             node = reply.metadata.src_node_id
             client = clients.get(node) or self.registry.client_of(node)
@@ -157,8 +176,15 @@ class Fed3R(Strategy):
             self._progress(len(self.sampler.counted), len(self.sampler.clients))
         for client in sorted(silent):
             log(WARNING, "Client %s did not reply", client)
-        self.sampler.close_round(self._cohort)
+        self._close_round(silent)
         return None, self.round_metrics()
+
+    def _close_round(self, silent: Iterable[str]) -> None:
+        """End a round; who kept silent is given up where the others are enough."""
+        for client in silent:
+            reason, enough = self.sampler.failures[client], self.sampler.is_enough
+            self.sampler.fail(client, reason, permanent=enough)
+        self.sampler.close_round(self._cohort)
 
     def round_metrics(self) -> MetricRecord:
         """Return the metrics of the last round."""
@@ -192,6 +218,7 @@ class Fed3R(Strategy):
         timeout: float,
     ) -> MetricRecord:
         """Ask this round's clients and fold their replies; return the metrics."""
+        self._absence.timeout = timeout
         requests = self.configure_train(server_round, arrays, config, grid)
         replies = self.registry.stream_replies(grid, requests, timeout)
         return self.aggregate_train(server_round, replies)[1]
@@ -201,15 +228,24 @@ class Fed3R(Strategy):
     ) -> Iterator[tuple[int, MetricRecord]]:
         """Run rounds until every client is counted or given up; yield their metrics.
 
-        Clients that are added to the sampler between two rounds are asked too.
+        Then newcomers are looked for, and asked too.
         """
         self.summary()
         number = self.first_round
         with self._progress as progress:
             progress(len(self.sampler.counted), len(self.sampler.clients))
-            while not self.sampler.done:
+            while not self.sampler.done or self._admit_newcomers():
                 yield number, self.train_round(number, arrays, config, grid, timeout)
                 number += 1
+
+    def _admit_newcomers(self) -> list[str]:
+        """Return the clients that have come since and are to be asked."""
+        if self.accumulator.is_released or self.sampler.out_of_rounds:
+            return []
+        joined = [*self.newcomers()]
+        for client in joined:
+            self.sampler.add(client)
+        return [] if self.sampler.done else joined
 
     def start(
         self,
@@ -247,7 +283,7 @@ class Fed3R(Strategy):
     def _fold(self, client: str, reply: Message) -> None:
         """Add a client's statistics to the sum, once."""
         if reply.has_error():
-            self._fail(client, reply.error.reason, permanent=is_permanent(reply))
+            self._take_error(client, reply)
             return
         self.traffic.up += count_bytes(reply.content)
         if not self._sees_the_same(client, reply):
@@ -290,6 +326,23 @@ class Fed3R(Strategy):
             self._fail(client, str(error), outcome=REFUSED, permanent=True)
             return False
         return True
+
+    def _take_error(self, client: str, reply: Message) -> None:
+        """Record an error reply; that of a node that is gone is not the client's."""
+        reason = reply.error.reason
+        if is_unavailable(reply) and client not in self.accumulator.contributions:
+            self._absence.begin(client)
+            self._excuse(client, printable(reason))
+        else:
+            self._absence.end(client)
+            self._fail(client, reason, permanent=is_permanent(reply))
+
+    def _excuse(self, client: str, reason: str) -> None:
+        """Ask a client whose node is gone once it is back, unless it took too long."""
+        if self._absence.is_over(client):
+            self._fail(client, f"{reason}, and was not for long", permanent=True)
+        else:
+            self.sampler.refund_attempt(client, reason)
 
     def _fail(
         self,

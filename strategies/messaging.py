@@ -73,7 +73,7 @@ def stream_replies(
         there is nothing to send now, but may be later.
     timeout : float
         Seconds from sending a message after which its reply is no longer waited for.
-        A node that is silent yields nothing.
+        A node that is silent yields nothing; one that is gone yields an error.
     in_flight : int
         Most messages under way at once.
     """
@@ -87,9 +87,13 @@ def stream_replies(
             more = message is not _END
             if not isinstance(message, Message):
                 break
-            # One at a time: a node that is gone has its message dropped, unsaid.
-            for message_id in grid.push_messages([message]):
+            # One at a time: Flower drops the message to a node it does not know, and
+            # says so by an id that is empty or missing.
+            message_ids = [each for each in grid.push_messages([message]) if each]
+            for message_id in message_ids:
                 waiting[message_id] = (message, time.monotonic() + timeout)
+            if not message_ids:
+                yield _unavailable(message, "its node is not connected")
         if not waiting and not more:
             return
         now = time.monotonic()  # before pulling: what has come by then is not late
@@ -124,7 +128,16 @@ def _attributed_to_asked_node(reply: Message, request: Message) -> Message:
     if reply.metadata.src_node_id == request.metadata.dst_node_id:
         return reply
     reason = reply.error.reason if reply.has_error() else "another node replied"
+    return _unavailable(request, reason)
+
+
+def _unavailable(request: Message, reason: str | None) -> Message:
     return Message(Error(ErrorCode.NODE_UNAVAILABLE, reason), reply_to=request)
+
+
+def is_unavailable(reply: Message) -> bool:
+    """Return whether a reply says that the node is gone, which may come back."""
+    return reply.has_error() and reply.error.code == ErrorCode.NODE_UNAVAILABLE
 
 
 def is_permanent(reply: Message) -> bool:

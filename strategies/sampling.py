@@ -36,6 +36,8 @@ class CohortSampler:
         Clients counted before, by an earlier part of the run.
     rounds : int
         Rounds of that earlier part: the draws continue where it stopped.
+    min_clients : int
+        How many counted clients are enough; 0 means all.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class CohortSampler:
         max_rounds: int = 0,
         counted: Collection[str] = (),
         rounds: int = 0,
+        min_clients: int = 0,
     ) -> None:
         self.clients = tuple(clients)
+        self._min_clients = min_clients
         self._known = set(clients)
         self.counted = set(counted)
         self.failures: dict[str, str] = {}
@@ -81,6 +85,11 @@ class CohortSampler:
     def missing(self) -> tuple[str, ...]:
         """Clients not counted so far."""
         return tuple(client for client in self.clients if client not in self.counted)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether the run could do without those not counted so far."""
+        return 0 < self._min_clients <= len(self.counted)
 
     @property
     def done(self) -> bool:
@@ -145,6 +154,11 @@ class CohortSampler:
         self.failures[client] = reason
         if permanent:
             self._attempts[client] = self._max_retries + 1
+
+    def refund_attempt(self, client: str, reason: str) -> None:
+        """Give a client its attempt back: it was not its own fault."""
+        self.fail(client, reason)
+        self._attempts[client] -= 1
 
     def close_round(self, cohort: Sequence[str]) -> None:
         """Put those of a round who are not counted back in line, or give them up."""

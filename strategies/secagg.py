@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -28,7 +28,7 @@ from fed3r_app.runs.ledger import ACCEPTED, LedgerEntry
 from fed3r_app.wire import count_bytes
 from fed3r_app.wire import secagg as records
 from strategies.fed3r import Fed3R
-from strategies.messaging import is_permanent, same_request
+from strategies.messaging import same_request
 from strategies.secagg_sampling import GroupSampler
 
 Members = Callable[[Group], Collection[int]]
@@ -108,6 +108,7 @@ class SecureAggregation(Fed3R):
 
     sampler: GroupSampler
     threshold_share: float
+    _silent: set[str] = field(default_factory=set, init=False)
 
     @property
     def _encoding(self) -> FixedPointEncoding:
@@ -123,7 +124,10 @@ class SecureAggregation(Fed3R):
         timeout: float,
     ) -> MetricRecord:
         """Ask the round's groups the four requests; return the round's metrics."""
+        self._absence.timeout, self._silent = timeout, set()
         self._cohort = self.sampler.draw()
+        # A group can't begin without its members, and what they do for it is in vain.
+        self._absence.present(grid, self._cohort, wait_for_all=True)
         groups = [self._new_group(clients) for clients in self.sampler.groups]
         sizes = ", ".join(str(len(group.clients)) for group in groups)
         log(INFO, "Round %d: clients in groups of %s", server_round, sizes)
@@ -136,7 +140,7 @@ class SecureAggregation(Fed3R):
         for group in groups:
             self._fold_group(group)
         self._progress(len(self.sampler.counted), len(self.sampler.clients))
-        self.sampler.close_round(self._cohort)
+        self._close_round(self._silent - self.sampler.counted)
         return self.round_metrics()
 
     def _new_group(self, clients: list[str]) -> Group:
@@ -169,12 +173,12 @@ class SecureAggregation(Fed3R):
                 progress(len(members) - len(waiting), len(members))
         for group, i in waiting.values():
             self._fail(group.clients[i], f"no reply to {stage.message_type}")
+            self._silent.add(group.clients[i])
 
     def _take(self, stage: _Stage, group: Group, i: int, reply: Message) -> None:
         """Keep a reply; a client that drops out is asked again in another group."""
         if reply.has_error():
-            reason, permanent = reply.error.reason, is_permanent(reply)
-            self._fail(group.clients[i], reason, permanent=permanent)
+            self._take_error(group.clients[i], reply)
             return
         self.traffic.up += count_bytes(reply.content)
         is_first = stage is _STAGES[0]

@@ -51,11 +51,6 @@ class GroupSampler(CohortSampler):
         number = len(group_sizes(len(self._queue), self._group_size))
         return -(-number // (self._groups_per_round or max(number, 1)))
 
-    def refund_attempt(self, client: str, reason: str) -> None:
-        """Give a client its attempt back: its group failed, not the client."""
-        self.fail(client, reason)
-        self._attempts[client] -= 1
-
     def give_up(self, client: str, reason: str) -> None:
         """Record that a client must not be asked again, also where it comes back."""
         self._lost.add(client)

@@ -76,6 +76,7 @@ def make_sampler(
         "seed": config.seed,
         "max_retries": config.max_retries,
         "counted": counted,
+        "min_clients": config.min_clients,
     }
     if config.privacy != SECAGG:
         return CohortSampler(

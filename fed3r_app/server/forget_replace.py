@@ -152,7 +152,13 @@ def _ask(context: RunContext, run: SavedRun, client: str) -> _Answer:
     journal = _ReplyJournal(run.state.ledger)
     accumulator = make_accumulator(context, feature_map)
     strategy = make_strategy(
-        context, sampler, accumulator, journal=journal, parity=context.parity
+        context,
+        sampler,
+        accumulator,
+        journal=journal,
+        parity=context.parity,
+        # It may come back as another node.
+        newcomers=lambda: {client} & {*context.discovery.admit_newcomers()},
     )
     request = context.request(pack_feature_map(feature_map))
     rounds = strategy.rounds(context.grid, ArrayRecord(), request, config.round_timeout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from logging import INFO
 
 from flwr.common.logger import log
@@ -84,15 +85,17 @@ def probe(
         max_retries=config.max_retries,
     )
     accumulator = make_accumulator(context, feature_map)
-    strategy = make_strategy(context, sampler, accumulator)
+    strategy = make_strategy(
+        context,
+        sampler,
+        accumulator,
+        newcomers=partial(admit_newcomers, context, only=clients),
+    )
     costs = StatisticsCosts(context, accumulator, strategy.traffic, "ridge")
-    if sampler.done:  # none of the clients is connected now
-        _add_newcomers(context, sampler, clients)
     arrays = pack_arrays(backbone_arrays)
     request = context.request(pack_feature_map(feature_map))
     for _ in strategy.rounds(context.grid, arrays, request, config.round_timeout):
-        if sampler.done:
-            _add_newcomers(context, sampler, clients)
+        pass
     costs.count()
     backbone = sum(value.numel() for value in context.backbone.module.parameters())
     downloads = backbone_download_bytes(backbone, len(sampler.counted))
@@ -108,10 +111,3 @@ def probe(
     metrics = evaluation_set.evaluate(classifier) if evaluation_set else None
     stats, ridge_lambda = accumulator.release(), strategy.solver.ridge_lambda
     return Solution(classifier, feature_map, stats, ridge_lambda, metrics)
-
-
-def _add_newcomers(
-    context: RunContext, sampler: CohortSampler, clients: Sequence[str]
-) -> None:
-    for client in admit_newcomers(context, only=clients):
-        sampler.add(client)

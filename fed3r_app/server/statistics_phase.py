@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from logging import WARNING
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -125,6 +126,7 @@ class StatisticsPhase:
             eval_every=interval(sampler.rounds_ahead, feature_map.dim),
             first_round=rounds + 1,
             parity=context.parity,
+            newcomers=tuple if final else partial(admit_newcomers, context),
         )
         test = context.evaluation_set(feature_map)
         return cls(context, feature_map, strategy, journal, test, final)
@@ -137,7 +139,6 @@ class StatisticsPhase:
     def collect(self) -> None:
         """Ask the clients until each is counted or given up."""
         context, strategy = self.context, self.strategy
-        self._admit_newcomers()
         request = context.request(pack_feature_map(self.feature_map))
         timeout = context.config.round_timeout
         rounds = strategy.rounds(context.grid, ArrayRecord(), request, timeout)
@@ -145,7 +146,6 @@ class StatisticsPhase:
             for number, metrics in rounds:
                 due = strategy.evaluation_due(number)
                 self._end_round(metrics, self._evaluate() if due else None)
-                self._admit_newcomers()
         finally:
             accumulator = strategy.accumulator
             releasable = accumulator.is_releasable and not self.final
@@ -232,6 +232,9 @@ class StatisticsPhase:
     def _end_round(
         self, metrics: MetricRecord, evaluation: dict[str, object] | None
     ) -> None:
+        context, known = self.context, self.sampler.clients
+        clients = context.state.expected.union(context.registry.clients, known)
+        context.recorder.set_clients(len(clients))
         self.journal.costs.count()
         values = {"clients_counted": metrics["clients-counted"], **(evaluation or {})}
         if "num-examples" in metrics:  # not with differential privacy
@@ -239,18 +242,6 @@ class StatisticsPhase:
         self.context.recorder.end_round(values, log_it=evaluation is not None)
         # A client that has helped to unmask a sum does so once: each round is saved.
         self.journal.save_if_due(at_once=self.context.config.privacy == SECAGG)
-
-    def _admit_newcomers(self) -> None:
-        """Add the clients that have come meanwhile, once all others have been asked."""
-        sampler, context = self.sampler, self.context
-        released = self.strategy.accumulator.is_released
-        if self.final or released or not sampler.done or sampler.out_of_rounds:
-            return
-        known = sampler.clients
-        for client in admit_newcomers(context):
-            sampler.add(client)
-        clients = context.state.expected.union(context.registry.clients, known)
-        context.recorder.set_clients(len(clients))
 
 
 def absent_classes(names: tuple[str, ...], stats: RidgeStatistics) -> list[str]:

@@ -145,9 +145,9 @@ def test_a_silent_client_is_reported_and_left_out(run: AppRuns, warnings: Any) -
         return first and message.metadata.dst_node_id == NODE_OF_CLIENT_1
 
     outcome = run(3, gone=gone, **LP)
-    assert "Client 1 failed: no reply" in warnings()
+    assert "Client 1 failed: its node is not connected" in warnings()
     assert [line["clients_trained"] for line in outcome.tuning] == [2, 3, 3]
-    with pytest.raises(RunError, match=r"All 3 clients of round 2 .* said: no reply"):
+    with pytest.raises(RunError, match=r"All 3 clients of round 2 .* not connected"):
         run(3, gone=lambda m: number_of(m) == 2, run_name="all", **LP)
 
 

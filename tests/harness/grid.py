@@ -64,7 +64,7 @@ class SpyGrid(InlineGrid):
     ``tamper(context, request, reply)`` may change the records of a reply;
     ``silent(client, kind)`` says whose replies are lost, or, where it returns
     ``UNHEARD``, who never gets the request. Messages for which ``gone(message)`` is
-    true are dropped, as those to unknown nodes are.
+    true are refused, as those to unknown nodes are.
     """
 
     def __init__(
@@ -105,6 +105,8 @@ class SpyGrid(InlineGrid):
             if node in self.nodes and not self.gone(message):
                 self.log.append((node, message.metadata.message_type))
                 pushed += super().push_messages([message])
+            else:
+                pushed.append("")  # as over HTTP
         self.most_in_flight = max(self.most_in_flight, len(self._waiting))
         return pushed
 

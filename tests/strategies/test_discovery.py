@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from flwr.app import Error, Message
+from flwr.common.constant import ErrorCode
 
 from fed3r_app.core import FeatureMoments
 from fed3r_app.errors import RunError
@@ -106,6 +108,16 @@ def test_an_error_is_asked_again() -> None:
         {1: lambda message: good(message) if next(tries) == 2 else fail(message)}
     )
     assert meet_clients(grid, max_retries=2).clients == ("0",)
+
+
+def test_a_node_that_goes_and_comes_back_is_no_failure() -> None:
+    def leave(message: Message) -> Message:
+        del grid.nodes[1]
+        threading.Timer(0.3, grid.nodes.__setitem__, (1, node("0", 1))).start()
+        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "Gone."), reply_to=message)
+
+    grid = SpyGrid({1: leave})
+    assert meet_clients(grid, max_retries=0).clients == ("0",)
 
 
 def test_an_error_that_stays_is_told_in_the_client_s_words() -> None:

@@ -11,7 +11,7 @@ from flwr.app import Error, Message, RecordDict
 from flwr.app.message.message import make_message
 from flwr.app.metadata import Metadata
 
-from strategies.messaging import IN_FLIGHT, stream_replies
+from strategies.messaging import IN_FLIGHT, is_unavailable, stream_replies
 from tests.harness.grid import SpyGrid
 from tests.harness.spies import spy
 
@@ -84,9 +84,11 @@ def test_silent_nodes_make_room_for_the_others_in_the_end() -> None:
 
 
 def test_nodes_that_are_gone_don_t_keep_the_others_from_being_asked() -> None:
-    # More than the limit in a row: Flower drops their messages without a word.
-    gone = range(1, IN_FLIGHT + 5)
-    assert repliers(SpyGrid({1000: echo}), [*gone, 1000]) == [1000]
+    # More than the limit in a row. Nothing waits for a timeout.
+    gone, messages = range(1, IN_FLIGHT + 5), requests([*range(1, IN_FLIGHT + 5), 1000])
+    replies = list(stream_replies(SpyGrid({1000: echo}), messages, timeout=1e6))
+    assert [reply.metadata.src_node_id for reply in replies] == [*gone, 1000]
+    assert [is_unavailable(reply) for reply in replies] == [True] * len(gone) + [False]
 
 
 def test_a_reply_that_came_while_another_was_folded_is_not_late() -> None:

@@ -1,5 +1,6 @@
 """The whole app under secure aggregation: exact, whoever drops out."""
 
+import time
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -294,3 +295,21 @@ def test_who_is_in_a_sum_that_was_seen_and_refused_is_in_no_other(
     assert len(run.grid.of("query.keys")) == 8
     ledger = (tmp_path / "runs" / "it" / "ledger.jsonl").read_text()
     assert ledger.count("lost: it is in the sum, but its group's sum was") == 3
+
+
+def test_groups_of_secure_aggregation_wait_for_their_members(
+    run: AppRuns,
+) -> None:
+    since: list[float] = []
+
+    def gone(message: Any) -> bool:
+        """Say that a node is gone for a second, though it is listed."""
+        if message.metadata.message_type != "query.keys":
+            return False
+        since.append(time.monotonic())
+        return message.metadata.dst_node_id == 2 and time.monotonic() < since[0] + 1
+
+    outcome = run(3, gone=gone, round_timeout=20.0, max_retries=0)
+    assert outcome.summary["clients_counted"] == 3
+    keys = [node for node, kind in run.grid.log if kind == "query.keys"]
+    assert len(keys) <= 9
