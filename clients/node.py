@@ -16,7 +16,7 @@ from flwr.app import ConfigRecord, Context
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
-from fed3r_app.config import Config
+from fed3r_app.config import Config, without_later_keys
 from fed3r_app.data import (
     LOCAL,
     DataSet,
@@ -33,6 +33,7 @@ from fed3r_app.data.unreadable import UnreadableImages
 from fed3r_app.errors import is_transient, permanent
 from fed3r_app.files.row_cache import cache_dir
 from fed3r_app.progress import Progress
+from fed3r_app.versions import CODE_VERSION, installed_version
 from fed3r_app.wire.hello import Hello, read_labels, read_reading
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class NodeData:
         self._node_id = context.node_id
         self.client_id = client_name(context)
         with permanent():
-            self.config = Config.from_run_config(context.run_config)
+            run_config = without_later_keys(context.run_config)
+            self.config = Config.from_run_config(run_config)
 
     def hello(self) -> Hello:
         """Return what the client says of itself."""
@@ -72,6 +74,9 @@ class NodeData:
             hello = replace(hello, num_samples=len(self.rows()))
         if not is_local:
             return hello
+        hello = replace(
+            hello, code_version=CODE_VERSION, installed_version=installed_version()
+        )
         known, names = set(self.config.given_labels), self.dataset.class_names
         if not is_open:
             with permanent():  # here: the server must not see the names of others

@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 from fed3r_app.core import FeatureMoments
 from fed3r_app.errors import RunError
 from fed3r_app.progress import Progress
+from fed3r_app.versions import CODE_VERSION, agree
 from fed3r_app.wire import Hello, ParityCheck, RecordError, count_bytes, read_hello
 from strategies.messaging import (
     IN_FLIGHT,
@@ -156,6 +157,7 @@ class ClientDiscovery:
     _asked: set[int] = field(default_factory=set, init=False)
     _awaited: set[int] = field(default_factory=set, init=False)
     _failures: Counter[int] = field(default_factory=Counter, init=False)
+    _warned_of: set[str] = field(default_factory=set, init=False)
     # A second node under a client's name, until it is known if the first is gone.
     _rivals: dict[str, tuple[int, Hello]] = field(default_factory=dict, init=False)
 
@@ -237,7 +239,7 @@ class ClientDiscovery:
             except RecordError as error:
                 self._record_failure(node, str(error))
                 continue
-            if self._sees_the_same(hello):
+            if self._has_our_version(hello) and self._sees_the_same(hello):
                 yield node, hello
 
     def _requests(
@@ -298,6 +300,29 @@ class ClientDiscovery:
             client = hello.client_id
             self.registry.refuse(client, f"Client {client}: {error}")
             return False
+        return True
+
+    def _has_our_version(self, hello: Hello) -> bool:
+        """Return whether a client's records are those of this version.
+
+        Its code comes with the run, unless its node runs code of its own. What else is
+        installed there is said where it is of another version, once for each.
+        """
+        client, installed = hello.client_id, hello.installed_version
+        if not agree(hello.code_version, CODE_VERSION):
+            sentence = (
+                f"Client {client} must run fed3r {CODE_VERSION}, as the server does, "
+                f"got {hello.code_version}: their records differ. Update its node."
+            )
+            self.registry.refuse(client, sentence)
+            return False
+        if not agree(installed, CODE_VERSION) and installed not in self._warned_of:
+            self._warned_of.add(installed)
+            text = (
+                "Client %s has fed3r %s installed, and its libraries; the run brings "
+                "%s. Update its node to be sure that both compute alike."
+            )
+            log(WARNING, text, client, installed, CODE_VERSION)
         return True
 
     def _record_failure(

@@ -330,6 +330,16 @@ class Config:
         return {_kebab(name): value for name, value in asdict(self).items()}
 
 
+def without_later_keys(run_config: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a run config without those keys of later versions that change nothing.
+
+    A node may have older code than the server. A new key therefore begins with a
+    default by which all stays as it was: "", 0, false, "auto" or "none".
+    """
+    known, neutral = _readers().keys() | RETIRED.keys(), ("", 0, False, "auto", "none")
+    return {k: v for k, v in run_config.items() if k in known or v not in neutral}
+
+
 def asks_for_privacy(run_config: Mapping[str, Value]) -> bool:
     """Return whether a run config, good or bad, asks for any kind of privacy."""
     keys = ("privacy", "dp-epsilon", "dp-mode")

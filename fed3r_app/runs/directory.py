@@ -29,6 +29,7 @@ from fed3r_app.files import (
 )
 from fed3r_app.runs.formats import (
     FORMAT,
+    V0_1,
     check_format,
     header,
     split_header,
@@ -150,6 +151,11 @@ class RunDirectory:
     def read_recipe(self) -> int:
         """Return how the run reads images: as it did when it began."""
         return upgrade_recipe(_read_json(self.config_path))
+
+    def read_version(self) -> str:
+        """Return the version of fed3r that config.json shows by its format, or ""."""
+        values = _read_json(self.config_path)
+        return "" if check_format(self.config_path, values) > V0_1 else "0.1"
 
     @contextmanager
     def locked(self) -> Iterator[None]:

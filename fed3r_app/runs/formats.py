@@ -26,8 +26,8 @@ STATISTICS = "statistics of Fed3R, version 3"
 CHECKPOINT = "checkpoint of Fed3R's fine-tuning, version 2"
 MODEL = "model of Fed3R, version 2"
 CONTRIBUTION = "contribution of a client to Fed3R, version 1"
-_V0_1 = 1
-_CONFIGS = {_V0_1: CONFIG_V0_1}
+V0_1 = 1
+_CONFIGS = {V0_1: CONFIG_V0_1}
 # Keys of the settings that a resumed run must share, and that 0.1 did not write.
 _SETTINGS_V0_1 = {"recipe": V0_1_READING, "test-share": 0.0}
 _TRAINING_V0_1 = ("clip-norm", "local-prior", "refit-every")
@@ -50,8 +50,8 @@ def split_header(
 
 def check_format(path: Path, values: Mapping[str, object]) -> int:
     """Return the version of a file's content; raise if it is a later one."""
-    version = values.get("format", _V0_1)
-    if not isinstance(version, int) or not _V0_1 <= version <= FORMAT:
+    version = values.get("format", V0_1)
+    if not isinstance(version, int) or not V0_1 <= version <= FORMAT:
         raise ValueError(
             f"{path} must have format {FORMAT} or an earlier one, got {version!r}. It "
             "was written by a newer version of fed3r: update this one."

@@ -25,6 +25,7 @@ FORGOTTEN = "forgotten"  # they were taken out of the statistics, for good
 READMITTED = "readmitted"  # who was forgotten may be asked again
 LOST = "lost"  # accepted, but the run was stopped before the statistics were saved
 FOUND = "found"  # in the saved statistics, though nothing here says so
+RESUMED = "resumed"  # by another version, as the reason says: a line of no client
 _IN, _OUT = (ACCEPTED, REPLACED, FOUND), (FORGOTTEN, LOST)
 _LONGEST_REASON = 500
 
@@ -55,6 +56,7 @@ class Ledger:
         """Add a line: it survives the process; `sync` makes it survive the machine."""
         values = asdict(entry) | {"reason": entry.reason[:_LONGEST_REASON]}
         known = {key: value for key, value in values.items() if value not in ("", None)}
+        known["client"] = entry.client  # also of a line that is of none
         try:
             append_line(self._path, known, header("ledger"))
         except OSError as error:

@@ -27,6 +27,7 @@ from fed3r_app.files import append_line, read_lines
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.formats import header, split_header
 from fed3r_app.runs.report import format_bytes
+from fed3r_app.versions import CODE_VERSION
 
 COMPLETE, FAILED, INTERRUPTED = "complete", "failed", "interrupted"
 # What `fed3r` was called with, for the processes that it starts.
@@ -82,6 +83,15 @@ def read_parts(run: RunDirectory) -> list[Part]:
                 said = {key: str(line.get(key, "")) for key in _ENDINGS}
                 parts[number] = Part(parts[number].about, **said)
     return list(parts.values())
+
+
+def earlier_version(run: RunDirectory) -> str:
+    """Return the version of the code that the last part of a run had; "" if unknown."""
+    parts = read_parts(run)
+    if not parts:
+        return run.read_version()
+    versions = parts[-1].about.get("versions")
+    return str(versions.get("fed3r", "")) if isinstance(versions, dict) else ""
 
 
 def summary_block(run: RunDirectory) -> dict[str, object]:
@@ -143,19 +153,17 @@ def describe() -> dict[str, object]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the project and of what decides on its numbers."""
-    names = {"fed3r": "fed3r-flower", "torch": "torch", "flwr": "flwr"}
-    found = {name: _version(package) for name, package in names.items()}
     return {
-        "fed3r": found.pop("fed3r"),
+        "fed3r": CODE_VERSION,
         "Python": platform.python_version(),
-        **found,
+        **{package: _version(package) for package in ("torch", "flwr")},
     }
 
 
 def _version(package: str) -> str:
     try:
         return version(package)
-    except PackageNotFoundError:  # a clone, or Flower's copy of the app
+    except PackageNotFoundError:
         return "not installed"
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import json
+from logging import WARNING
 
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fed3r_app.config import Config
 from fed3r_app.core.names import METHODS
 from fed3r_app.errors import RunError, RunStopped
 from fed3r_app.runs.curves import import_matplotlib
+from fed3r_app.runs.ledger import RESUMED, LedgerEntry
 from fed3r_app.runs.model_file import SavedModel, save_model
-from fed3r_app.runs.provenance import recorded_part
+from fed3r_app.runs.provenance import earlier_version, recorded_part
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Checkpoint, Snapshot, load_checkpoint
 from fed3r_app.server.client_evaluation import (
@@ -26,6 +29,7 @@ from fed3r_app.server.fine_tuning_phase import FineTuningPhase
 from fed3r_app.server.forget_replace import forget_or_replace
 from fed3r_app.server.initial_classifier import initial_classifier
 from fed3r_app.server.statistics_phase import Solution, StatisticsPhase, absent_classes
+from fed3r_app.versions import CODE_VERSION
 from fed3r_app.words import plural
 from strategies.stopping import Stopped
 
@@ -34,6 +38,7 @@ def run(grid: Grid, config: Config) -> None:
     """Find the clients, make a classifier with them, and write down the outcome."""
     context = RunContext.open(grid, config)
     with context.directory.locked():
+        _record_other_version(context)
         if config.forget or config.replace:
             forget_or_replace(context)
             return
@@ -44,6 +49,16 @@ def run(grid: Grid, config: Config) -> None:
                 run.run()
         except Stopped:
             raise RunStopped(run.what_is_saved()) from None
+
+
+def _record_other_version(context: RunContext) -> None:
+    """Say so, in the ledger and the log, if another version began a resumed run."""
+    earlier = earlier_version(context.directory) if context.config.resume else ""
+    if earlier in ("", CODE_VERSION):
+        return
+    reason = f"by fed3r {CODE_VERSION}, after fed3r {earlier}"
+    context.state.ledger.append(LedgerEntry("", RESUMED, reason=reason))
+    log(WARNING, "This run is resumed %s.", reason)
 
 
 class _Run:

@@ -44,6 +44,7 @@ def client_rows(
     """
     standing = standing_entries(entries)
     last: dict[str, LedgerEntry] = {}
+    entries = [entry for entry in entries if entry.client]
     for entry in entries:
         if entry.outcome != REPEATED or entry.client not in last:
             last[entry.client] = entry

@@ -7,6 +7,7 @@ a process that does nothing else.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -32,6 +33,7 @@ LABELS = "labels"
 _RECIPE, _IMAGE_SIZE = "recipe", "image-size"
 _SAMPLES, _TEST_IMAGES = "num-samples", "num-test-images"
 _EXAMPLES = "num-examples"  # those of the samples that could be read
+_VERSIONS = ("code-version", "installed-version")
 _ROUNDING = 1e-6  # of two sums of as many terms as there are images
 # Far more than any, few enough for a node to make an image of that side.
 _MOST_RECIPES, _LARGEST_SIDE = 1000, 4096
@@ -51,6 +53,9 @@ class Hello:
     parity: Parity | None = None  # beside the moments, which need the backbone
     # To train on, readable or not; None where numbers of images may not leave it.
     num_samples: int | None = None
+    # Of a real node: of the code that answers, and of what is installed there.
+    code_version: str = ""
+    installed_version: str = ""
 
 
 def pack_hello(hello: Hello) -> RecordDict:
@@ -65,6 +70,9 @@ def pack_hello(hello: Hello) -> RecordDict:
         config[_TEST_IMAGES] = hello.num_test_images
     if hello.num_samples is not None:
         config[_SAMPLES] = hello.num_samples
+    for key, value in zip(_VERSIONS, _versions(hello), strict=True):
+        if value:
+            config[key] = value
     if hello.moments is not None:
         config[_EXAMPLES] = hello.moments.n
         config["squared-norms"] = hello.moments.squared_norms
@@ -88,10 +96,23 @@ def read_hello(content: RecordDict, dim: int | None = None) -> Hello:
         read_whole(config, _TEST_IMAGES, default=0),
         read_parity(config),
         samples,
+        *(_read_version(config, key) for key in _VERSIONS),
     )
     if samples is not None:
         _check_samples(hello, samples)
     return hello
+
+
+def _versions(hello: Hello) -> tuple[str, str]:
+    return hello.code_version, hello.installed_version
+
+
+def _read_version(config: ConfigRecord, key: str) -> str:
+    """Return a version, "" for none: earlier ones did not say."""
+    value = config.get(key, "")
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9A-Za-z.+!_-]{0,40}", value):
+        raise RecordError(f"{key} must be a version such as 0.2.0, got {shown(value)}.")
+    return value
 
 
 def _check_samples(hello: Hello, samples: int) -> None:
