@@ -23,6 +23,10 @@ class PermanentError(ValueError):
     """Wrong settings or data: a client that is asked again fails again."""
 
 
+class SettingsError(ValueError):
+    """Settings that can't be right, found before anything was started."""
+
+
 def is_transient(error: BaseException) -> bool:
     """Return whether an error of the system may pass: a drive that is away, say."""
     return isinstance(error, OSError) and error.errno not in (None, *_LASTING)
@@ -40,3 +44,12 @@ def permanent() -> Iterator[None]:
         if is_transient(error):
             raise
         raise PermanentError(str(error)) from error
+
+
+@contextmanager
+def before_start() -> Iterator[None]:
+    """Raise what is wrong with settings or files as a SettingsError."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        raise SettingsError(str(error)) from error

@@ -7,8 +7,14 @@ import signal
 import sys
 from pathlib import Path
 
-from fed3r_app.deployment.processes import app_settings
+from fed3r_app.deployment.processes import (
+    app_settings,
+    orderly_exit,
+    write_run_config,
+)
+from fed3r_app.errors import SettingsError, before_start
 from fed3r_app.runs.provenance import remember_command
+from fed3r_app.server.preflight import given_settings
 from simulation.commands import add_bench, add_experiments
 from simulation.engines.superlink import private_superlink
 
@@ -48,19 +54,23 @@ def main(arguments: list[str] | None = None) -> int:
         return code
     except (ValueError, OSError, RuntimeError) as error:
         print(error, file=sys.stderr)
-        return 1
+        return 2 if isinstance(error, SettingsError) else 1
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         return 128 + signal.SIGINT
 
 
 def _flwr_run(arguments: argparse.Namespace) -> int:
-    # Asked to end, it still stops what it started.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     print(_HINT, file=sys.stderr)
     app_settings(Path.cwd())  # before anything is started
-    with private_superlink(Path.cwd() / ".flwr") as superlink:
-        return 0 if superlink.run(".", *arguments.options) else 1
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("-c", "--run-config", action="append", default=[])
+    known, options = parser.parse_known_args(arguments.options)
+    with before_start():  # Flower drops what it does not understand
+        settings = given_settings([], known.run_config)
+    with orderly_exit(), private_superlink(Path.cwd() / ".flwr") as superlink:
+        run_config = write_run_config(superlink.home, settings)
+        return 0 if superlink.run(".", *options, "--run-config", run_config) else 1
 
 
 if __name__ == "__main__":

@@ -32,7 +32,10 @@ _BROKEN_PIPE = 141  # as a shell says it: 128 + SIGPIPE
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return the exit code: 0, or 1 after an error on stderr."""
+    """Run a command and return the exit code: 0, or that of an error on stderr.
+
+    It is 2 for what was refused before anything was started, else 1.
+    """
     words = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser()
     options = parser.parse_args(words)

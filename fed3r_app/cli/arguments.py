@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import tomli_w
-
+from fed3r_app.errors import before_start
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.report import summary_table
 
@@ -109,9 +108,7 @@ SETTINGS = (
         "more settings: TOML, YAML, or the config.json of a run to repeat; what the "
         "command line says comes first",
     ),
-    repeated(
-        "--run-config", "the same as in `flwr run`: settings, or FILE", metavar="…"
-    ),
+    repeated("--run-config", "as in `flwr run`: settings, or FILE", metavar="…"),
 )
 
 
@@ -131,33 +128,21 @@ class Parser(argparse.ArgumentParser):
 def run_settings(
     options: argparse.Namespace, **fixed: str
 ) -> dict[str, str | int | float | bool]:
-    """Return the settings in the arguments of ``SETTINGS``, which have been checked.
+    """Return the settings in the arguments of ``SETTINGS``; they go together.
 
-    ``fixed`` are those that the command itself sets.
+    ``fixed`` are those that the command itself sets. What can't be right raises a
+    SettingsError.
     """
     from fed3r_app.config import RETIRED, retired_keys
-    from fed3r_app.config.text import is_settings_file
     from fed3r_app.server.preflight import given_settings
 
-    more = [word for word in options.run_config if not is_settings_file(word)]
-    files = [Path(word) for word in options.run_config if is_settings_file(word)]
-    files += [options.config] if options.config else []
-    if len(files) > 1:
-        raise ValueError(
-            f"--config must be given once, got {' and '.join(map(str, files))}."
+    with before_start():
+        settings = given_settings(
+            options.given, options.run_config, options.config, fixed
         )
-    file = files[0] if files else None
-    settings = given_settings([*options.given, *more], file, fixed)
     for key, reason in retired_keys(settings).items():
         print(f"fed3r: {key} is ignored: {reason}.", file=sys.stderr)
     return {key: value for key, value in settings.items() if key not in RETIRED}
-
-
-def write_settings(folder: str, settings: Settings) -> str:
-    """Return a new file in a folder with settings, as ``flwr run`` takes them."""
-    path = Path(folder) / "run-config.toml"
-    path.write_text(tomli_w.dumps(settings), "utf-8")
-    return str(path)
 
 
 APP = path("--app", "APP", "folder of the app (default: here, else as installed)")

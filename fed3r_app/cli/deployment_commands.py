@@ -108,11 +108,13 @@ def run(options: argparse.Namespace) -> int:
     The exit code is 0 only if the run completed. The summary is printed where the
     results can be seen from here.
     """
+    from fed3r_app.deployment.processes import write_run_config
+
     superlink = args.connection(options)
     settings = args.run_settings(options)
     _, before = _latest_run()
     with tempfile.TemporaryDirectory() as folder, args.app_folder(options.app) as app:
-        superlink.run(app, [args.write_settings(folder, settings)] if settings else [])
+        superlink.run(app, [write_run_config(Path(folder), settings)])
     directory, written = _latest_run()
     if written and written != before:
         args.print_summary(directory)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
+from fed3r_app.errors import SettingsError
 from fed3r_app.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -95,4 +96,4 @@ def _best(model: SavedModel, scores: Tensor, top: int) -> str:
 def fail(error: Exception) -> int:
     """Print an error on one line, and return the exit code for it."""
     print(f"fed3r: {' '.join(str(error).split())}", file=sys.stderr)
-    return 1
+    return 2 if isinstance(error, SettingsError) else 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
@@ -187,6 +188,8 @@ def _start(
     directory: RunDirectory, options: argparse.Namespace, **settings: str
 ) -> int:
     """Resume a run on a SuperLink, with some settings changed; show the outcome."""
+    from fed3r_app.deployment.processes import write_run_config
+
     config = directory.read_config() | {
         "output-dir": str(directory.path.parent),
         "run-name": directory.path.name,
@@ -196,7 +199,7 @@ def _start(
     }
     superlink = args.connection(options)
     with tempfile.TemporaryDirectory() as folder, args.app_folder(options.app) as app:
-        superlink.run(app, [args.write_settings(folder, config)])
+        superlink.run(app, [write_run_config(Path(folder), config)])
     args.print_summary(directory, optional=True)
     return 0
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
-from fed3r_app.cli.model_commands import fail
-from fed3r_app.errors import RunError
+from fed3r_app.errors import RunError, before_start
 from fed3r_app.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -18,7 +15,6 @@ if TYPE_CHECKING:
 
 commands = args.Group()
 INLINE, RAY = "inline", "ray"
-_BAD_SETTINGS = 2
 
 
 @commands.command(
@@ -62,14 +58,12 @@ def simulate(options: argparse.Namespace) -> int:
     is started. The exit code is 0 only if the run completed, 2 for settings that can't
     be right, 1 for a run that failed.
     """
-    try:
+    from fed3r_app.deployment.processes import orderly_exit
+
+    with before_start():
         config, clients, resources = _checked(options)
-    except (ValueError, OSError) as error:
-        fail(error)
-        return _BAD_SETTINGS
-    # Asked to end, it still stops what it started.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    with RunDirectory.reserved(config.output_dir, config.run_name) as run:
+    reserved = RunDirectory.reserved(config.output_dir, config.run_name)
+    with orderly_exit(), reserved as run:
         place = {"output-dir": str(run.path.parent), "run-name": run.path.name}
         settings = config.to_run_config() | place
         if options.engine == INLINE:

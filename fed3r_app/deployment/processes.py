@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, Self
 
+import tomli_w
+
 from fed3r_app.deployment.superlink import SuperLink, flower_environment
 
 _START_SECONDS = 60.0  # passed only if something is wrong, or all cores are busy
@@ -220,3 +222,13 @@ def toml(settings: Mapping[str, Value]) -> str:
     """Return settings as Flower's command line takes them: ``k=1 k2="text"``."""
     # JSON writes strings, numbers and booleans as TOML does.
     return " ".join(f"{key}={json.dumps(value)}" for key, value in settings.items())
+
+
+def write_run_config(folder: Path, settings: Mapping[str, Value]) -> str:
+    """Return a file with settings for Flower's ``--run-config``.
+
+    On the command line, Flower drops what it does not understand.
+    """
+    path = folder / "run-config.toml"
+    path.write_text(tomli_w.dumps(settings), "utf-8")
+    return str(path)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fed3r_app.config import OF_ONE_RUN, RETIRED, SECAGG, Config, Value, check_setting
-from fed3r_app.config.text import parse_settings, read_settings
+from fed3r_app.config.text import is_settings_file, parse_settings, read_settings
 from fed3r_app.data import dataset_traits, load_dataset
 from fed3r_app.data.partition import check_split
 from fed3r_app.features.spec import BackboneSpec
@@ -23,14 +23,36 @@ _MOST_BY_DEFAULT = 10
 
 
 def given_settings(
-    words: Sequence[str], file: Path | None, fixed: Mapping[str, Value] | None = None
+    words: Sequence[str],
+    run_config: Sequence[str] = (),
+    file: Path | None = None,
+    fixed: Mapping[str, Value] | None = None,
 ) -> dict[str, Value]:
-    """Return settings: those of a file, if one is named, and over them those in words.
+    """Return the settings in the words of a command line, over those of a file.
 
-    Keys, values and what goes together have been checked, with those that are fixed.
+    Keys, values and what goes together have been checked.
+
+    Parameters
+    ----------
+    words : sequence of str
+        ``key=value``, as `config.text` reads them.
+    run_config : sequence of str
+        What ``flwr run`` has as --run-config: more of them, or the name of a file.
+    file : Path or None
+        A file of settings, or the config.json of a run to repeat.
+    fixed : Mapping or None
+        What the command itself sets.
     """
-    settings = {**(fixed or {}), **(_file_settings(file) if file else {})}
-    settings |= parse_settings(words)
+    files = [Path(word) for word in run_config if is_settings_file(word)]
+    files += [file] if file else []
+    if len(files) > 1:
+        shown = " and ".join(map(str, files))
+        raise ValueError(f"--config must be given once, got {shown}.")
+    settings = dict(fixed or {})
+    for each in files:
+        settings |= _file_settings(each)
+    more = [word for word in run_config if not is_settings_file(word)]
+    settings |= parse_settings([*words, *more])
     Config.from_run_config(settings)
     return settings
 

@@ -13,9 +13,12 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import tomli_w
-
-from fed3r_app.deployment.processes import FlowerProcesses, Value, toml
+from fed3r_app.deployment.processes import (
+    FlowerProcesses,
+    Value,
+    toml,
+    write_run_config,
+)
 from fed3r_app.deployment.superlink import COMPLETED
 
 
@@ -54,14 +57,10 @@ class EphemeralSuperLink(FlowerProcesses):
         ``federation`` adds to Flower's federation config; else each client may use one
         processor.
         """
-        # In a file: on the command line, Flower drops what it does not understand.
-        run_config = self.home / "run-config.toml"
-        run_config.write_text(tomli_w.dumps(settings), "utf-8")
         nodes = {"num-supernodes": num_clients, "client-resources-num-cpus": 1}
         options = ("--federation-config", toml({**nodes, **(federation or {})}))
-        return self.run(
-            str(app), "--run-config", str(run_config), *options, output=output
-        )
+        run_config = write_run_config(self.home, settings)
+        return self.run(str(app), "--run-config", run_config, *options, output=output)
 
     def _start_processes(self) -> None:
         """Start the SuperLink, then what runs its apps, in one process group.
