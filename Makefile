@@ -22,8 +22,8 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev,grocery]'
 	touch $(STAMP)
 
-run: $(STAMP) ## the default run: digits, one class per client, Fed3R
-	$(BIN)/python -m simulation flwr-run --federation-config "num-supernodes=10 client-resources-num-cpus=1"
+run: $(STAMP) ## a first run on photographs of fruit, one class per client
+	$(BIN)/fed3r simulate --engine ray dataset=grocery
 
 test: lint docs ## linters, types, documents, laws, and short runs on the real engine
 	$(PYTEST) -m "not slow"

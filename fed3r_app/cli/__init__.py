@@ -24,11 +24,11 @@ from fed3r_app.cli import (
 )
 from fed3r_app.cli.arguments import Parser
 from fed3r_app.cli.overview import group_commands
-from fed3r_app.errors import RunError
+from fed3r_app.errors import RunError, RunStopped
 from fed3r_app.runs.provenance import remember_command, versions
 from simulation.commands import add_bench, add_experiments
 
-_BROKEN_PIPE = 141  # as a shell says it: 128 + SIGPIPE
+_BROKEN_PIPE, _INTERRUPTED = 141, 130  # as a shell says it: 128 + SIGPIPE, SIGINT
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,10 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough: `fed3r show | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
+    except RunStopped:  # the log says what is saved, and how to resume
+        return _INTERRUPTED
     except (OSError, ValueError, RunError) as error:
         return model_commands.fail(error)
     except KeyboardInterrupt:
-        return 130
+        return _INTERRUPTED
 
 
 def _version() -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
 from fed3r_app.errors import RunError, before_start
+from fed3r_app.progress import shown
 from fed3r_app.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -67,7 +68,8 @@ def simulate(options: argparse.Namespace) -> int:
         place = {"output-dir": str(run.path.parent), "run-name": run.path.name}
         settings = config.to_run_config() | place
         if options.engine == INLINE:
-            _run_inline(clients, settings)
+            with shown(verbose=options.verbose):
+                _run_inline(clients, settings)
         else:
             _run_on_ray(clients, settings, resources)
     return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from fed3r_app.core.names import METHODS
 from fed3r_app.words import first_names
 
 Values = Mapping[str, object]
@@ -15,7 +16,8 @@ def summary_table(summary: Values) -> str:
     """Return the outcome of a run as aligned lines."""
     known = summary_rows(summary)
     width = max((len(label) for label, _ in known), default=0)
-    return "\n".join(f"{label:<{width}}  {text}" for label, text in known)
+    lines = (f"{label:<{width}}  {text}" for label, text in known)
+    return "\n".join(lines) + _heads_table(summary)
 
 
 def summary_rows(summary: Values) -> list[tuple[str, str]]:
@@ -134,13 +136,24 @@ def _fine_tuning(summary: Values) -> str:
     return how if temperature is None else f"{how}, temperature {temperature:.3g}"
 
 
-def _heads(summary: Values) -> str:
-    """Return what each method gets with the same statistics; "" if unknown."""
+def _heads_table(summary: Values) -> str:
+    """Return what each head gets from the same statistics; "" if unknown."""
     heads = summary.get("heads")
     if not isinstance(heads, dict):
         return ""
-    named = ", ".join(f"{name} {format_percent(heads[name])}" for name in heads)
-    return f"{named} on the test images; for comparison, chosen by none of them"
+    number = number_of(summary, "test_images")
+    where = f"{number:,.0f} test images" if number else "the test images"
+    rows = [("head", "method", f"accuracy on {where}")]
+    for method, accuracy in heads.items():
+        head = METHODS[method].head if method in METHODS else ""
+        error = 100 * math.sqrt(accuracy * (1 - accuracy) / number) if number else 0
+        shown = format_percent(accuracy) + (f" ± {error:.1f}" if number else "")
+        is_model = " (the run's method)" if method == summary.get("method") else ""
+        rows.append((head.replace("-", " "), method, shown + is_model))
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:2]]
+    lines = [f"{h:<{widths[0]}}  {m:<{widths[1]}}  {text}" for h, m, text in rows]
+    note = "All are from the same statistics, and none was chosen by these numbers."
+    return "\n".join(["", "", *lines, note])
 
 
 _COUNT = "{:,.0f}".format
@@ -158,7 +171,6 @@ _ROWS: tuple[
     ("of the fine-tuned softmax", "softmax_accuracy", format_percent),
     ("of Fed3R on its features", "probe_accuracy", format_percent),
     ("fine-tuning ended early", "stopped", None),
-    ("methods in closed form", _heads, None),
     ("accuracy at clients", "client_accuracy", format_percent),
     ("clients counted", _clients, None),
     ("missing clients", "missing_clients", None),

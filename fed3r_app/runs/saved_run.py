@@ -294,5 +294,6 @@ class SavedRun:
             lambda: model.ridge_lambda or self._penalty(self.config.ridge_lambda),
             test_set,
         )
-        values: dict[str, object] = dict(test_set.evaluate(model.classifier).values())
+        metrics = test_set.evaluate(model.classifier)
+        values = {**metrics.values(), "test_images": metrics.total}
         return values | ({"heads": heads} if heads else {})

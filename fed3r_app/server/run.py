@@ -10,6 +10,7 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fed3r_app.config import Config
+from fed3r_app.core import Metrics
 from fed3r_app.core.names import METHODS
 from fed3r_app.errors import RunError, RunStopped
 from fed3r_app.runs.curves import import_matplotlib
@@ -186,7 +187,7 @@ class _Run:
         self._outcome |= {
             "status": "partial" if phase.missing else "complete",
             "accuracy": None,
-            **(solution.metrics.values() if solution.metrics else {}),
+            **_measured(solution.metrics),
             "clients": len(phase.sampler.counted) + len(phase.missing),
             "clients_counted": len(phase.sampler.counted),
             "missing_clients": list(phase.missing),
@@ -278,3 +279,8 @@ class _Run:
     def _finish(self) -> None:
         """Write the summary and the picture."""
         self._context.recorder.finish(self._outcome)
+
+
+def _measured(metrics: Metrics | None) -> dict[str, float]:
+    """Return what was measured on the server's test images, and how many they are."""
+    return {**metrics.values(), "test_images": metrics.total} if metrics else {}
