@@ -17,10 +17,11 @@ _HEADER = """\
 
 <!-- Written by docs/settings.py from pyproject.toml. Do not edit. -->
 
-Every run-config key with its default value. Override a key with
-`--run-config 'key=value key2="text"'`, or name a TOML file there. Text takes double
-quotes, numbers and `true` or `false` take none. A key that is not in this table is
-refused, and so is a value that contradicts another one: the message names both.
+Every run-config key with its default value. Change it by `fed3r simulate key=value` or
+`fed3r run HOST:PORT key=value`, or in a file for `--config`. There a text may stand
+without quotation marks; for Flower's own `flwr run`, `--run-config 'key=value
+key2="text"'`, it takes double ones. A key that is not in this table is refused, and so
+is a value that contradicts another one: the message names both.
 """
 # key = default  # description
 _KEY = re.compile(r"^([a-z-]+) = (.+?) +# (.+)$")

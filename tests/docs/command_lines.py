@@ -14,6 +14,8 @@ import typer.main
 from flwr.cli.app import app as flwr_app
 
 from fed3r_app import cli
+from fed3r_app.data import LOCAL
+from fed3r_app.server.preflight import given_settings
 from simulation import __main__ as simulation
 
 
@@ -21,24 +23,35 @@ class _ParserMade(Exception):
     """Carries the parser that a program was about to use."""
 
 
-def parse(line: Sequence[str]) -> bool:
-    """Return whether a program here can parse a line; SystemExit if it refuses.
+def parse(line: Sequence[str]) -> argparse.Namespace | None:
+    """Return what a program here makes of a line; SystemExit if it refuses.
 
-    False is for programs whose command lines are not checked.
+    None is for Flower's and for programs whose command lines are not checked.
     """
     program, *arguments = line
     if line[:3] == ["python", "-m", "simulation"]:
         _parse_simulation(arguments[2:])
     elif program == "fed3r":
-        _parse_with(cli.main, arguments)
+        options = _parse_with(cli.main, arguments)
+        check_settings(options)
+        return options
     elif program == "flwr":
         _parse_flwr(arguments)
     elif program.startswith("flower-"):
         (script,) = entry_points(group="console_scripts", name=program)
         _parse_with(script.load(), arguments)
-    else:
-        return False
-    return True
+    return None
+
+
+def check_settings(options: argparse.Namespace) -> None:
+    """Refuse settings of a run as the command would, with ValueError."""
+    if hasattr(options, "given"):
+        is_demo = "nodes" in options
+        given_settings(
+            options.given,
+            options.run_config,
+            fixed={"dataset": LOCAL} if is_demo else None,
+        )
 
 
 def _parse_simulation(arguments: Sequence[str]) -> None:
@@ -48,7 +61,9 @@ def _parse_simulation(arguments: Sequence[str]) -> None:
         _parse_with(simulation.main, arguments)
 
 
-def _parse_with(main: Callable[..., Any], arguments: Sequence[str]) -> None:
+def _parse_with(
+    main: Callable[..., Any], arguments: Sequence[str]
+) -> argparse.Namespace:
     """Parse with the argparse parser that a program's main function makes."""
 
     def stop(parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
@@ -62,7 +77,7 @@ def _parse_with(main: Callable[..., Any], arguments: Sequence[str]) -> None:
             main()
         except _ParserMade as made:
             parser: argparse.ArgumentParser = made.args[0]
-    parser.parse_args(arguments)
+    return parser.parse_args(arguments)
 
 
 def _parse_flwr(arguments: Sequence[str]) -> None:

@@ -51,7 +51,16 @@ def test_every_command_that_is_named_exists(
     assert all(option in shown for option in options)
 
 
+@pytest.mark.parametrize(
+    "line", ["fed3r simulate metod=fedncm", "fed3r run HOST:1 partition=natural"]
+)
+def test_settings_of_a_command_are_checked(line: str) -> None:
+    with pytest.raises(ValueError, match=r"metod|partition"):
+        parse(shlex.split(line))
+
+
 def test_there_are_commands_to_check() -> None:
+    assert sum(line.startswith("fed3r simulate") for line in LINES) >= 8
     assert sum(line.startswith("fed3r ") for line in LINES) >= 20
     assert len(SPANS) >= 10
 

@@ -10,10 +10,10 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from flwr.common.config import parse_config_args
 
 from docs import settings
-from fed3r_app.config import Config, check_setting
+from fed3r_app.config import check_setting
+from fed3r_app.config.text import parse_settings
 from tests.docs.markdown import (
     FILES,
     PAGES,
@@ -28,16 +28,7 @@ from tests.docs.markdown import (
 PYPROJECT = (ROOT / "pyproject.toml").read_text()
 DEFAULTS = tomllib.loads(PYPROJECT)["tool"]["flwr"]["app"]["config"]
 TEXT = "\n".join(PAGES.values())
-RUN_CONFIGS = sorted(
-    {
-        line[at + 1]
-        for page in PAGES.values()
-        for line in commands(page)
-        for at, word in enumerate(line)
-        if word == "--run-config"
-    }
-)
-# key=value …, as --run-config takes it
+# key=value …, as commands take it
 SETTINGS = sorted(
     {
         span
@@ -69,21 +60,13 @@ def test_the_settings_page_has_every_key() -> None:
     assert keys == list(DEFAULTS)
 
 
-@pytest.mark.parametrize("text", RUN_CONFIGS)
-def test_every_run_config_of_a_command_is_valid(text: str) -> None:
-    overrides = parse_config_args([text])
-    assert overrides.keys() <= DEFAULTS.keys()
-    Config.from_run_config({**DEFAULTS, **overrides})
-
-
 @pytest.mark.parametrize("text", SETTINGS)
 def test_every_setting_shown_exists_and_may_have_that_value(text: str) -> None:
-    for key, value in parse_config_args([text]).items():
+    for key, value in parse_settings([text]).items():
         check_setting(key, value)
 
 
 def test_there_are_settings_to_check() -> None:
-    assert len(RUN_CONFIGS) >= 8
     assert len(SETTINGS) >= 20
 
 
