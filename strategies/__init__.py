@@ -5,7 +5,7 @@ what is written to disk ``runs``'s. May ask everything below ``fed3r_app.server`
 """
 
 from strategies.accumulator import Accumulator
-from strategies.client_evaluation import evaluate_on_clients
+from strategies.client_evaluation import ClientEvaluation, evaluate_on_clients
 from strategies.discovery import ClientDiscovery, ClientRegistry, natural_key
 from strategies.fed3r import Fed3R, FedNCM, Journal
 from strategies.messaging import (
@@ -32,6 +32,7 @@ __all__ = [
     "IN_FLIGHT",
     "Accumulator",
     "ClientDiscovery",
+    "ClientEvaluation",
     "ClientRegistry",
     "CohortSampler",
     "DivergedError",

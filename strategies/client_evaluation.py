@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from logging import WARNING
 
 from flwr.app import Message, RecordDict
@@ -13,38 +13,119 @@ from flwr.serverapp import Grid
 from fed3r_app.core import Metrics
 from fed3r_app.progress import Progress
 from fed3r_app.wire import count_bytes
+from strategies.absence import Absence
 from strategies.discovery import ClientRegistry
-from strategies.messaging import Traffic, same_request
+from strategies.messaging import (
+    Traffic,
+    is_permanent,
+    is_unavailable,
+    printable,
+    same_request,
+)
 
 EVALUATION = "evaluate.statistics"
+# An accuracy is not worth waiting for as long as a client's statistics are: so long
+# that a node that is started again is back, which Flower refuses for a minute.
+_RETURN_SECONDS = 180.0
+
+
+class ClientEvaluation:
+    """What a classifier gets right on the images of some clients together.
+
+    Parameters
+    ----------
+    clients : Sequence[str]
+        The clients to ask.
+    max_retries : int
+        How often a client that failed is asked again.
+
+    Attributes
+    ----------
+    metrics : Metrics
+        The sum of the clients' counts.
+    missing : dict
+        Why a client is not in the sum.
+    """
+
+    def __init__(self, clients: Sequence[str], max_retries: int = 0) -> None:
+        self.metrics = Metrics(0, 0)
+        self.missing = dict.fromkeys(clients, "not asked")
+        self._left = dict.fromkeys(clients, max_retries + 1)
+        self._clients = tuple(clients)
+
+    @property
+    def evaluated(self) -> list[str]:
+        """The clients in the sum."""
+        return [client for client in self._clients if client not in self.missing]
+
+    @property
+    def open(self) -> list[str]:
+        """The clients that may yet be asked."""
+        return [client for client, left in self._left.items() if left > 0]
+
+    def close(self, client: str, reason: str | None = None) -> None:
+        """Do not ask a client any more."""
+        self.missing[client] = reason or self.missing[client]
+        self._left[client] = 0
+
+    def take(self, client: str, reply: Message) -> None:
+        """Add a reply to the sum, or record why it can't be."""
+        self._left[client] -= 1
+        try:
+            self.metrics += _read_evaluation(reply)
+        except (KeyError, TypeError, ValueError) as error:
+            self.missing[client] = printable(str(error))
+            if not reply.has_error() or is_permanent(reply):
+                self.close(client)
+        else:
+            self.close(client)
+            del self.missing[client]
+
+    def excuse(self, client: str, reply: Message) -> None:
+        """Record that the node of a client is gone, which may be asked once more."""
+        self.missing[client] = printable(reply.error.reason)
 
 
 def evaluate_on_clients(
     grid: Grid,
     registry: ClientRegistry,
-    clients: Iterable[str],
+    evaluation: ClientEvaluation,
     request: RecordDict,
     timeout: float,
     traffic: Traffic,
-) -> Metrics | None:
-    """Return what a classifier gets right on some clients' own images, all together.
+    newcomers: Callable[[], Iterable[str]] = tuple,
+) -> None:
+    """Evaluate a classifier on clients' own images; ``traffic`` adds up the bytes.
 
-    None if no client has an image to try it on; ``traffic`` adds up the bytes.
+    A client that fails is asked again, and so is one whose node comes back within a few
+    minutes; for ``newcomers`` see ``Absence``.
     """
-    nodes = [registry.nodes[client] for client in clients]
-    requests = same_request(nodes, request, EVALUATION, traffic)
-    total = Metrics(0, 0)
+    absence = Absence(registry, newcomers, min(timeout, _RETURN_SECONDS))
     with Progress("clients evaluated") as progress:
-        replies = registry.stream_replies(grid, requests, timeout)
-        for number, reply in enumerate(replies, 1):
-            progress(number, len(nodes))
-            try:
-                total += _read_evaluation(reply)
-            except (KeyError, TypeError, ValueError) as error:
-                log(WARNING, "An evaluation on a client failed: %s", error)
-                continue
-            traffic.up += count_bytes(reply.content)
-    return total if total.total else None
+        while clients := evaluation.open:
+            present = absence.present(grid, clients)
+            for client in clients:
+                if client not in present and absence.is_over(client):
+                    evaluation.close(client)
+            nodes = {registry.nodes[client]: client for client in present}
+            requests = same_request(nodes, request, EVALUATION, traffic)
+            silent = set(present)
+            for reply in registry.stream_replies(grid, requests, timeout):
+                client = nodes[reply.metadata.src_node_id]
+                silent.discard(client)
+                if is_unavailable(reply):
+                    absence.begin(client)
+                    evaluation.excuse(client, reply)
+                    continue
+                if not reply.has_error():
+                    traffic.up += count_bytes(reply.content)
+                evaluation.take(client, reply)
+                done = len(evaluation.evaluated)
+                progress(done, done + len(evaluation.missing))
+            for client in silent:  # it has had a whole timeout
+                evaluation.close(client, "no reply")
+    for client, reason in evaluation.missing.items():
+        log(WARNING, "Client %s was not evaluated: %s", client, reason)
 
 
 def _read_evaluation(reply: Message) -> Metrics:

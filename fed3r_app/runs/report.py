@@ -88,6 +88,16 @@ def _clients(summary: Values) -> str:
     return "" if unknown else f"{counted:,.0f} of {clients:,.0f}"
 
 
+def _client_accuracy(summary: Values) -> str:
+    """Return the accuracy at the clients, and of how many it is if not of all."""
+    accuracy = _text(summary, "client_accuracy", format_percent)
+    done = number_of(summary, "clients_evaluated") or 0
+    missing = summary.get("not_evaluated")
+    if not accuracy or not isinstance(missing, list) or not missing:
+        return accuracy
+    return f"{accuracy} on {done:,.0f} of {done + len(missing):,.0f} clients"
+
+
 def _unreadable(summary: Values) -> str:
     """Return how many images could not be read; "" if all could."""
     train = number_of(summary, "unreadable_images") or 0
@@ -171,7 +181,8 @@ _ROWS: tuple[
     ("of the fine-tuned softmax", "softmax_accuracy", format_percent),
     ("of Fed3R on its features", "probe_accuracy", format_percent),
     ("fine-tuning ended early", "stopped", None),
-    ("accuracy at clients", "client_accuracy", format_percent),
+    ("accuracy at clients", _client_accuracy, None),
+    ("not evaluated", "not_evaluated", None),
     ("clients counted", _clients, None),
     ("missing clients", "missing_clients", None),
     ("forgotten clients", "forgotten_clients", None),

@@ -271,7 +271,8 @@ class SavedRun:
             **dict.fromkeys(METRICS),
             **(self._evaluated(model) if model else {}),
             "method": self.config.method,
-            "client_accuracy": None,  # no client was asked
+            # No client was asked.
+            **dict.fromkeys(["client_accuracy", "clients_evaluated", "not_evaluated"]),
             "clients": len(snapshot.contributions) + len(missing),
             "clients_counted": len(snapshot.contributions),
             "missing_clients": missing,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from flwr.app import RecordDict
 
-from fed3r_app.core import Metrics
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.server.context import RunContext
+from fed3r_app.server.discovery_phase import admit_newcomers, clients_with_test_images
 from fed3r_app.wire import (
     BACKBONE,
     ON_TEST_IMAGES,
@@ -14,16 +16,12 @@ from fed3r_app.wire import (
     pack_classifier,
     pack_feature_map,
 )
-from strategies import Traffic, evaluate_on_clients
+from strategies import ClientEvaluation, Traffic, evaluate_on_clients
 
 
-def clients_with_test_images(context: RunContext) -> list[str]:
-    """Return the clients that hold test images."""
-    registry = context.registry
-    return [client for client in registry.clients if registry.num_test_images[client]]
-
-
-def evaluate_at_clients(context: RunContext, model: SavedModel) -> Metrics | None:
+def evaluate_at_clients(
+    context: RunContext, model: SavedModel
+) -> ClientEvaluation | None:
     """Return what a model gets right on the clients' test images, where they have any.
 
     Where none has, their training images are asked for, if ``client-evaluation`` is
@@ -42,8 +40,11 @@ def evaluate_at_clients(context: RunContext, model: SavedModel) -> Metrics | Non
         request[BACKBONE] = pack_arrays(model.backbone_arrays)
     registry, traffic = context.registry, Traffic()
     clients, timeout = testers or registry.clients, context.config.round_timeout
-    metrics = evaluate_on_clients(
-        context.grid, registry, clients, request, timeout, traffic
+    evaluation = ClientEvaluation(clients, context.config.max_retries)
+    # One may be back as another node; it is too late for others.
+    newcomers = partial(admit_newcomers, context, only=registry.clients)
+    evaluate_on_clients(
+        context.grid, registry, evaluation, request, timeout, traffic, newcomers
     )
     context.recorder.add_costs(up=traffic.up, down=traffic.down)
-    return metrics
+    return evaluation

@@ -11,7 +11,6 @@ from flwr.common.logger import log
 
 from fed3r_app.config import SECAGG, Config
 from fed3r_app.data.label_space import LabelSpace
-from fed3r_app.server.client_evaluation import clients_with_test_images
 from fed3r_app.server.context import RunContext
 from fed3r_app.words import first_names, plural
 from strategies import IN_FLIGHT, ClientDiscovery, natural_key
@@ -75,6 +74,12 @@ def discover_clients(
         _warn_of_no_test_images(config)
 
 
+def clients_with_test_images(context: RunContext) -> list[str]:
+    """Return the clients that hold test images."""
+    registry = context.registry
+    return [client for client in registry.clients if registry.num_test_images[client]]
+
+
 def _warn_of_no_test_images(config: Config) -> None:
     """Say that there will be no accuracy, and what would give one."""
     protected = config.privacy == SECAGG or config.dp_epsilon
@@ -90,7 +95,8 @@ def _warn_of_no_test_images(config: Config) -> None:
 def admit_newcomers(context: RunContext, only: Collection[str] = ()) -> list[str]:
     """Return clients that have come since, or have come back as another node.
 
-    The costs of their hellos are recorded. For ``only`` see `discover_clients`.
+    The costs of their hellos are recorded. Others than ``only`` are left out, unless
+    that is empty.
     """
     registry = context.registry
     before = registry.traffic.copy()
@@ -138,5 +144,5 @@ def _others(clients: Iterable[str], only: Collection[str]) -> list[str]:
     others = [client for client in clients if only and client not in among]
     if others:
         named = first_names(others, 10)
-        log(INFO, "Not in the fine-tuning, which began without them: %s", named)
+        log(INFO, "Too late for this run, which began without them: %s", named)
     return others

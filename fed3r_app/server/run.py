@@ -19,12 +19,9 @@ from fed3r_app.runs.model_file import SavedModel, save_model
 from fed3r_app.runs.provenance import earlier_version, recorded_part
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Checkpoint, Snapshot, load_checkpoint
-from fed3r_app.server.client_evaluation import (
-    clients_with_test_images,
-    evaluate_at_clients,
-)
+from fed3r_app.server.client_evaluation import evaluate_at_clients
 from fed3r_app.server.context import RunContext
-from fed3r_app.server.discovery_phase import discover_clients
+from fed3r_app.server.discovery_phase import clients_with_test_images, discover_clients
 from fed3r_app.server.final_model import Start, choose_model
 from fed3r_app.server.fine_tuning_phase import FineTuningPhase
 from fed3r_app.server.forget_replace import forget_or_replace
@@ -214,8 +211,15 @@ class _Run:
     def _evaluate(self) -> None:
         """Evaluate a new model on the clients' images, where that is wanted."""
         model, self._model = self._model, None
-        metrics = evaluate_at_clients(self._context, model) if model else None
-        if metrics is None:
+        evaluation = evaluate_at_clients(self._context, model) if model else None
+        if evaluation is None:
+            return
+        self._outcome |= {
+            "clients_evaluated": len(evaluation.evaluated),
+            "not_evaluated": list(evaluation.missing),
+        }
+        metrics = evaluation.metrics
+        if not metrics.total:
             return
         self._outcome["client_accuracy"] = metrics.accuracy
         if clients_with_test_images(self._context):
@@ -265,7 +269,8 @@ class _Run:
         }
         if tuning.stopped:
             self._outcome["stopped"] = tuning.stopped
-        self._outcome.pop("client_accuracy", None)  # it is of the start
+        for key in ("client_accuracy", "clients_evaluated", "not_evaluated"):
+            self._outcome.pop(key, None)  # of the start
 
     def _choose_model(self) -> None:
         """Decide between the softmax, a refit and the start, and save the model."""

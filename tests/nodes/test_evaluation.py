@@ -1,5 +1,6 @@
 """Accuracy without a data set: the nodes' test images, or a folder at the server."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from PIL import Image
 
 from fed3r_app.errors import RunError
+from fed3r_app.runs.report import summary_table
 from tests.harness.nodes import ALL, Federation
 from tests.harness.pixels import assert_close
 
@@ -94,3 +96,17 @@ def test_without_test_images_the_training_images_are_asked_for_only_on_request(
     assert "client_accuracy" not in plain
     assert asked["client_accuracy"] == 1.0
     assert asked["accuracy"] is None, "those images are not held out"
+
+
+def test_a_client_missing_in_the_evaluation_is_named_and_counted(
+    parted: Federation,
+) -> None:
+    grid = parted.make_grid(PARTS, round_timeout=0.5)
+    first = min(grid.get_node_ids())
+    grid.silent = lambda node, kind: node == first and kind == "evaluate.statistics"
+    summary = parted.run(grid=grid).summary
+    assert summary["not_evaluated"] == ["clinic-x"]
+    assert summary["client_test_images"] == 2, "clinic-y's"
+    table = summary_table(summary)
+    assert re.search(r"accuracy at clients +\S+ % on 1 of 2 clients\n", table)
+    assert re.search(r"not evaluated +1: clinic-x\n", table)
