@@ -12,6 +12,7 @@ from fed3r_app.cli import arguments as args
 from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
 
 commands = args.Group()
+_LOCAL = "127.0.0.1"
 
 
 def _port(text: str) -> int:
@@ -23,7 +24,7 @@ def _port(text: str) -> int:
 
 @commands.command(
     "certificates",
-    "make certificates and keys for a trial deployment",
+    "make, renew or show certificates and keys of a deployment",
     args.path("folder", "DIR", "where to write them; made if needed"),
     args.repeated(
         "--host",
@@ -31,6 +32,12 @@ def _port(text: str) -> int:
         "may be repeated",
     ),
     args.repeated("--node", "name of a node that gets a key; may be repeated"),
+    args.argument(
+        "--renew",
+        "sign a new certificate of the SuperLink, by the same authority and for the "
+        "same hosts and those named; keys of nodes stay",
+        action="store_true",
+    ),
     args.argument(
         "--keep",
         "keep certificates that are there, and make only missing keys of nodes",
@@ -40,26 +47,59 @@ def _port(text: str) -> int:
 def make_trial(options: argparse.Namespace) -> int:
     """Make a certificate authority, a server certificate and a key for each node.
 
-    The certificates are valid for 30 days. For a trial: all keys in one place.
+    The SuperLink's certificate is valid for 90 days, its authority for five years.
+    Nothing that is there is overwritten, unless --renew asks for it. All keys in one
+    place are for a trial: in production, each node makes its own.
     """
-    from fed3r_app.deployment.certificates import (
-        CA_CERTIFICATE,
-        DEFAULT_HOSTS,
-        NODES,
-        keep_certificates,
-        make_certificates,
-    )
+    from fed3r_app.deployment import certificates as made
 
     folder, nodes = options.folder, options.node
-    if options.keep and (folder / CA_CERTIFICATE).exists():
-        nodes = keep_certificates(folder, nodes)
+    if options.keep and (folder / made.CA_CERTIFICATE).exists():
+        made.check_valid(folder)
+        nodes = made.make_missing_keys(folder, nodes)
         print(f"{folder}: holds certificates, kept")
+    elif options.renew:
+        is_new = made.renew_certificates(folder, options.host)
+        nodes = made.make_missing_keys(folder, nodes)
+        print("Renewed: restart the SuperLink. Nodes need nothing new", end="")
+        print(f" but {made.CA_CERTIFICATE}, which would expire." if is_new else ".")
     else:
-        hosts = list(dict.fromkeys([*DEFAULT_HOSTS, *options.host]))
-        make_certificates(folder, hosts, nodes)
-        print(f"{folder}: ca.crt for all, server.crt and server.key for the SuperLink")
+        hosts = list(dict.fromkeys([*made.DEFAULT_HOSTS, *options.host]))
+        made.make_certificates(folder, hosts, nodes)
+    print(*made.describe(folder), sep="\n")
     for name in nodes:
-        print(f"{folder / NODES / name}: private key of {name}; {name}.pub to register")
+        place = folder / made.NODES / name
+        print(f"{place}: private key of {name}; {name}.pub to register")
+    return 0
+
+
+@commands.command(
+    "superlink",
+    "start a SuperLink and what runs its ServerApps",
+    args.path("--database", "FILE", "where it keeps its state", required=True),
+    args.path(
+        "--certificates",
+        "DIR",
+        "as `fed3r certificates` makes it: TLS, and registered nodes only; without it "
+        "only this machine may connect",
+    ),
+    args.argument(
+        "--host", "where to listen (default: 127.0.0.1; 0.0.0.0: all)", default=_LOCAL
+    ),
+    args.argument("--port", "default: 8000", type=_port, default=8000),
+)
+def serve(options: argparse.Namespace) -> int:
+    """Run a SuperLink and its SuperExec until Ctrl-C or SIGTERM.
+
+    One that dies is started again, and runs go on. Results are written to
+    $FED3R_OUTPUT_DIR, else to results/ here; all files are for their owner only.
+    """
+    from fed3r_app.deployment.server import Server
+
+    check_port(options.port, "Is a SuperLink running already?")
+    Server(
+        options.host, options.port, options.database.absolute(), options.certificates
+    ).serve()
     return 0
 
 
@@ -138,8 +178,10 @@ def write_app(options: argparse.Namespace) -> int:
     return 0
 
 
-def check_port(port: int | None) -> None:
-    """Raise an OSError if a port of this machine is taken."""
+def check_port(
+    port: int | None, hint: str = "Give each SuperNode its own --port."
+) -> None:
+    """Raise an OSError if a port of this machine is taken; say what to do then."""
     if port is None:
         return
     with socket.socket() as probe:
@@ -151,7 +193,7 @@ def check_port(port: int | None) -> None:
                 raise
             raise OSError(
                 f"--port must be free on this machine, got {port}, which is in use. "
-                "Give each SuperNode its own --port."
+                f"{hint}"
             ) from error
 
 

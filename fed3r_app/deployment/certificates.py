@@ -21,15 +21,18 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_pem_private_key,
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fed3r_app.files import write_atomically
 
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY = "server.crt", "server.key"
 SUPEREXEC_SECRET = "superexec.secret"
 NODES = "nodes"
 DEFAULT_HOSTS = ("localhost", "127.0.0.1", "superlink")
-_AUTHORITY = "Fed3R trial CA"
+_AUTHORITY, _SERVER = "Fed3R trial CA", "Fed3R SuperLink"
 _PEM, _CURVE = Encoding.PEM, ec.SECP384R1()
 _CRITICAL = (x509.BasicConstraints, x509.KeyUsage)
 _OTHER_USES = (
@@ -38,8 +41,16 @@ _OTHER_USES = (
 )
 
 
+# The authority outlives what it signs, so that a renewal changes nothing for nodes.
+SERVER_DAYS, AUTHORITY_DAYS = 90, 5 * 365
+
+
 def make_certificates(
-    folder: Path, hosts: Sequence[str], nodes: Sequence[str], days: int = 30
+    folder: Path,
+    hosts: Sequence[str],
+    nodes: Sequence[str],
+    days: int = SERVER_DAYS,
+    authority_days: int = AUTHORITY_DAYS,
 ) -> None:
     """Write a certificate authority, a server certificate and a key for each node.
 
@@ -49,47 +60,130 @@ def make_certificates(
     ones would lock out all nodes that trust the old.
     """
     _check_names(nodes)
-    alternative_names = [_alternative_name(host) for host in hosts]
     if not hosts:
         raise ValueError("--host must name at least one host, got none.")
+    names = [_alternative_name(host) for host in hosts]
     if (folder / CA_CERTIFICATE).exists():
         raise FileExistsError(
             f"{folder} must not hold certificates yet, got {CA_CERTIFICATE} there. "
-            "Choose another folder, remove this one, or keep them with --keep."
+            "--renew makes a new server certificate that nodes trust as they do this "
+            "one, --keep leaves all as it is. Or choose another folder."
         )
     (folder / NODES).mkdir(parents=True, exist_ok=True)
     ca_key, server_key = (ec.generate_private_key(_CURVE) for _ in range(2))
-    ca = _certificate(_AUTHORITY, ca_key, ca_key, days)
-    server = _certificate(
-        "Fed3R SuperLink", server_key, ca_key, days, alternative_names
-    )
     _write_private(folder / CA_KEY, _pem(ca_key, PrivateFormat.PKCS8))
     _write_private(folder / SERVER_KEY, _pem(server_key, PrivateFormat.PKCS8))
     _write_private(folder / SUPEREXEC_SECRET, secrets.token_bytes(32))
-    (folder / SERVER_CERTIFICATE).write_bytes(server.public_bytes(_PEM))
+    server = _certificate(_SERVER, server_key, ca_key, days, names)
+    _write_certificate(folder / SERVER_CERTIFICATE, server)
     for name in nodes:
         _write_node_keys(folder / NODES, name)
-    (folder / CA_CERTIFICATE).write_bytes(ca.public_bytes(_PEM))
+    authority = _certificate(_AUTHORITY, ca_key, ca_key, authority_days)
+    _write_certificate(folder / CA_CERTIFICATE, authority)
 
 
-def keep_certificates(folder: Path, nodes: Sequence[str]) -> list[str]:
-    """Make keys for the nodes that have none; return their names.
+def renew_certificates(
+    folder: Path, hosts: Sequence[str], days: int = SERVER_DAYS
+) -> bool:
+    """Sign a new server certificate by the same authority; nodes notice nothing.
 
-    Certificates in the folder that have expired are a ValueError.
+    It has the hosts of the old one and those in ``hosts``, and the key that is there,
+    or a new one where it was removed. An authority that would expire before it gets a
+    new certificate for the same key; return whether it did.
     """
+    names = [_alternative_name(host) for host in hosts]
+    ca_key = _read_key(folder / CA_KEY)
+    authority = read_certificate(folder / CA_CERTIFICATE)
+    if authority.public_key() != ca_key.public_key():
+        raise ValueError(
+            f"{folder / CA_KEY} must be the key of {CA_CERTIFICATE} beside it, got "
+            "another one. Nodes would not trust what it signs."
+        )
+    earlier = read_certificate(folder / SERVER_CERTIFICATE)
+    names = list(dict.fromkeys([*_names_in(earlier), *names]))
+    if not (folder / SERVER_KEY).exists():
+        new_key = ec.generate_private_key(_CURVE)
+        _write_private(folder / SERVER_KEY, _pem(new_key, PrivateFormat.PKCS8))
+    server_key = _read_key(folder / SERVER_KEY)
+    server = _certificate(_SERVER, server_key, ca_key, days, names)
+    expires_first = authority.not_valid_after_utc < server.not_valid_after_utc
+    if expires_first:
+        authority = _certificate(_AUTHORITY, ca_key, ca_key, AUTHORITY_DAYS)
+        _write_certificate(folder / CA_CERTIFICATE, authority)
+    _write_certificate(folder / SERVER_CERTIFICATE, server)
+    return expires_first
+
+
+def make_missing_keys(folder: Path, nodes: Sequence[str]) -> list[str]:
+    """Make keys for the nodes that have none; return their names."""
     _check_names(nodes)
-    for path in (folder / CA_CERTIFICATE, folder / SERVER_CERTIFICATE):
-        until = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
-        if until <= datetime.now(UTC):
-            raise ValueError(
-                f"{path} must be valid to be kept, got one that expired on "
-                f"{until:%Y-%m-%d}. Remove the folder, and make new ones."
-            )
     # A public key is written last, so where it is the pair is whole.
     new = [name for name in nodes if not (folder / NODES / f"{name}.pub").exists()]
+    (folder / NODES).mkdir(exist_ok=True)
     for name in new:
         _write_node_keys(folder / NODES, name)
     return new
+
+
+def check_valid(folder: Path) -> None:
+    """Raise a ValueError if certificates in a folder have expired."""
+    for path in (folder / CA_CERTIFICATE, folder / SERVER_CERTIFICATE):
+        until = read_certificate(path).not_valid_after_utc
+        if until <= datetime.now(UTC):
+            raise ValueError(
+                f"{path} must be valid to be kept, got one that expired on "
+                f"{until:%Y-%m-%d}. Renew it: fed3r certificates {folder} --renew"
+            )
+
+
+def describe(folder: Path) -> list[str]:
+    """Return a line for each certificate in a folder: until when, and for which hosts.
+
+    The hosts are those of the server's.
+    """
+    server = read_certificate(folder / SERVER_CERTIFICATE)
+    hosts = ", ".join(str(name.value) for name in _names_in(server))
+    until = {
+        name: f"{read_certificate(folder / name).not_valid_after_utc:%Y-%m-%d}"
+        for name in (CA_CERTIFICATE, SERVER_CERTIFICATE)
+    }
+    return [
+        f"{folder / CA_CERTIFICATE}: the authority, for all, until "
+        f"{until[CA_CERTIFICATE]}",
+        f"{folder / SERVER_CERTIFICATE}: of the SuperLink, until "
+        f"{until[SERVER_CERTIFICATE]}, as {hosts}",
+    ]
+
+
+def read_certificate(path: Path) -> x509.Certificate:
+    """Return the certificate in a file."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except ValueError:
+        raise ValueError(
+            f"{path} must be a certificate (PEM), got something else."
+        ) from None
+
+
+def _read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = load_pem_private_key(path.read_bytes(), password=None)
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path} must be there to renew certificates, got no such file. Was the "
+            "authority made elsewhere? Then renew there."
+        ) from None
+    except (ValueError, TypeError):  # TypeError: it has a password
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{path} must be a key as made here, got another one.")
+    return key
+
+
+def _names_in(certificate: x509.Certificate) -> list[x509.GeneralName]:
+    """Return the hosts of a certificate."""
+    extension = x509.SubjectAlternativeName
+    return list(certificate.extensions.get_extension_for_class(extension).value)
 
 
 def _check_names(nodes: Sequence[str]) -> None:
@@ -120,6 +214,10 @@ def _write_private(path: Path, content: bytes) -> None:
     path.unlink(missing_ok=True)
     path.touch(0o600, exist_ok=False)
     path.write_bytes(content)
+
+
+def _write_certificate(path: Path, certificate: x509.Certificate) -> None:
+    write_atomically(path, certificate.public_bytes(_PEM))
 
 
 def _alternative_name(host: str) -> x509.GeneralName:

@@ -6,14 +6,9 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from fed3r_app.deployment.certificates import (
-    CA_CERTIFICATE,
-    NODES,
-    SERVER_CERTIFICATE,
-    SERVER_KEY,
-    SUPEREXEC_SECRET,
-)
+from fed3r_app.deployment.certificates import CA_CERTIFICATE, NODES
 from fed3r_app.deployment.processes import FlowerProcesses, Value, free_port, toml
+from fed3r_app.deployment.programs import superexec_command, superlink_command
 from fed3r_app.deployment.superlink import SuperLink
 
 SUPERLINK, SUPEREXEC = "superlink", "superexec"
@@ -45,25 +40,14 @@ class LocalDeployment(FlowerProcesses):
 
     def start_superlink(self) -> None:
         """Start the SuperLink, again where it was killed, and wait until it is up."""
-        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
-        command += ["--isolation", "process", "--database", str(self.home / "state.db")]
-        if self._certificates:
-            for option, name in (
-                ("--ssl-ca-certfile", CA_CERTIFICATE),
-                ("--ssl-certfile", SERVER_CERTIFICATE),
-                ("--ssl-keyfile", SERVER_KEY),
-            ):
-                command += [option, str(self._certificates / name)]
-            command += ["--enable-supernode-auth", *self._superexec_secret()]
-        else:
-            command += ["--insecure"]
+        place = ("127.0.0.1", self.port, self.home / "state.db")
+        command = superlink_command(*place, self._certificates)
         self._wait_until_healthy(self._start_named(SUPERLINK, command))
 
     def start_superexec(self) -> None:
         """Start what starts the ServerApps."""
-        command = ["flower-superexec", *self._client_security()]
-        command += self._superexec_secret()
-        self._start_named(SUPEREXEC, [*command, "--runtime-api-address", self.address])
+        command = superexec_command(self.address, self._certificates)
+        self._start_named(SUPEREXEC, command)
 
     def start_supernode(
         self,
@@ -115,9 +99,3 @@ class LocalDeployment(FlowerProcesses):
         if self._certificates:
             return ["--root-certificates", str(self._certificates / CA_CERTIFICATE)]
         return ["--insecure"]
-
-    def _superexec_secret(self) -> list[str]:
-        if not self._certificates:
-            return []
-        secret = self._certificates / SUPEREXEC_SECRET
-        return ["--superexec-auth-secret-file", str(secret)]

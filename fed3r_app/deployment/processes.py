@@ -31,7 +31,7 @@ _START_SECONDS = 60.0  # passed only if something is wrong, or all cores are bus
 _STOP_SECONDS = 0.5
 # Use the environment at hand instead of installing torch again for every run; no word
 # to the outside.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -62,7 +62,7 @@ class FlowerProcesses:
     ) -> None:
         self.home = home
         self.port = free_port()
-        fixed = flower_environment(home) | _ENVIRONMENT
+        fixed = flower_environment(home) | ENVIRONMENT
         self.environment = {**fixed, **(environment or {})}
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -108,7 +108,7 @@ class FlowerProcesses:
             return
         group = self._processes[0].pid
         for number in (signal.SIGTERM, signal.SIGKILL):
-            if _signal_group(group, number):
+            if signal_group(group, number):
                 self._wait_until_gone(group)
         watchdog = self._processes[0]
         if watchdog.stdin:
@@ -148,7 +148,7 @@ class FlowerProcesses:
 
     def _wait_until_gone(self, group: int) -> None:
         deadline = time.monotonic() + _STOP_SECONDS
-        while _signal_group(group, 0) and time.monotonic() < deadline:
+        while signal_group(group, 0) and time.monotonic() < deadline:
             for process in self._processes:
                 process.poll()  # takes leave of a child that has ended
             time.sleep(0.05)
@@ -209,7 +209,7 @@ def free_port() -> int:
         return port
 
 
-def _signal_group(group: int, number: int) -> bool:
+def signal_group(group: int, number: int) -> bool:
     """Send a signal (0: none) to a process group; return whether it is there."""
     try:
         os.killpg(group, number)

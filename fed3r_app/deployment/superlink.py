@@ -247,7 +247,9 @@ class SuperLink:
                 "or use a name it has."
             )
         if error.verify_code == _EXPIRED:
-            return "its certificate has expired. Make new ones."
+            return (
+                "its certificate has expired. Renew it: fed3r certificates DIR --renew"
+            )
         return (
             f"its certificate is not signed by {self.root_certificates} "
             f"({error.verify_message}). Is that the ca.crt of this SuperLink?"

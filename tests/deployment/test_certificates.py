@@ -1,8 +1,10 @@
 """``fed3r certificates``: keys and certificates that TLS and Flower accept."""
 
+import shutil
 import socket
 import ssl
 import threading
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from stat import S_IMODE
 from typing import Any
@@ -135,9 +137,96 @@ def test_nodes_that_have_no_key_get_one_and_the_others_keep_theirs(
 def test_certificates_that_have_expired_are_not_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make_certificates(tmp_path, ["localhost"], [], days=0)
+    make_certificates(tmp_path, ["localhost"], [], days=0, authority_days=0)
     path = tmp_path / "ca.crt"
     assert main(["certificates", str(tmp_path), "--keep", "--node=new"]) == 1
     error = capsys.readouterr().err
     assert f"{path} must be valid to be kept, got one that expired on" in error
     assert not (tmp_path / "nodes" / "new").exists()
+    assert f"fed3r certificates {tmp_path} --renew" in error
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_a_renewed_certificate_is_trusted_as_before_and_has_more_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_certificates(tmp_path, ["127.0.0.1"], ["clinic-7"], days=0)
+    before = everything(tmp_path)
+    with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
+        shake_hands(tmp_path, tmp_path / "ca.crt", "127.0.0.1")
+    renew = ["certificates", str(tmp_path), "--renew", "--host", "new.example.org"]
+    assert main(renew) == 0
+    changed = {k for k, content in everything(tmp_path).items() if content != before[k]}
+    assert changed == {"server.crt"}
+    for host in ("127.0.0.1", "new.example.org"):
+        shake_hands(tmp_path, tmp_path / "ca.crt", host)
+    said = capsys.readouterr().out
+    until = datetime.now(UTC) + timedelta(days=90)
+    assert f"until {until:%Y-%m-%d}, as 127.0.0.1, new.example.org" in said
+    assert "Nodes need nothing new." in said
+
+
+def test_a_key_that_was_removed_is_made_anew(tmp_path: Path) -> None:
+    make_certificates(tmp_path, ["localhost"], [])
+    before = (tmp_path / "server.key").read_bytes()
+    (tmp_path / "server.key").unlink()
+    assert main(["certificates", str(tmp_path), "--renew"]) == 0
+    assert (tmp_path / "server.key").read_bytes() != before
+    assert S_IMODE((tmp_path / "server.key").stat().st_mode) == 0o600
+    shake_hands(tmp_path, tmp_path / "ca.crt", "localhost")
+
+
+def test_an_authority_that_would_expire_first_is_renewed_for_the_same_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_certificates(tmp_path, ["localhost"], ["old"], authority_days=2)
+    trusted = tmp_path / "as-a-node-has-it.crt"
+    trusted.write_bytes((tmp_path / "ca.crt").read_bytes())
+    nodes = everything(tmp_path / "nodes")
+    assert main(["certificates", str(tmp_path), "--renew", "--node", "old"]) == 0
+    assert "Nodes need nothing new but ca.crt, which would expire." in (
+        capsys.readouterr().out
+    )
+    assert everything(tmp_path / "nodes") == nodes
+    for authority in (trusted, tmp_path / "ca.crt"):
+        shake_hands(tmp_path, authority, "localhost")
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("ca.key", None, "ca.key must be there to renew certificates"),
+        ("ca.key", b"no key", "ca.key must be a key as made here"),
+        ("ca.crt", b"no certificate", "ca.crt must be a certificate (PEM)"),
+        ("server.crt", None, "server.crt"),
+    ],
+)
+def test_what_can_not_be_renewed_is_said_and_nothing_changes(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    file: str,
+    content: Any,
+    sentence: str,
+) -> None:
+    make_certificates(tmp_path, ["localhost"], [])
+    (tmp_path / file).unlink()
+    if content:
+        (tmp_path / file).write_bytes(content)
+    before = everything(tmp_path)
+    assert main(["certificates", str(tmp_path), "--renew"]) == 1
+    assert sentence in capsys.readouterr().err
+    assert everything(tmp_path) == before
+
+
+def test_another_authority_s_key_signs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("ours", "theirs"):
+        make_certificates(tmp_path / name, ["localhost"], [])
+    shutil.copy(tmp_path / "theirs" / "ca.key", tmp_path / "ours" / "ca.key")
+    assert main(["certificates", str(tmp_path / "ours"), "--renew"]) == 1
+    assert "must be the key of ca.crt beside it" in capsys.readouterr().err
