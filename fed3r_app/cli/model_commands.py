@@ -5,18 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
 from fed3r_app.errors import SettingsError
 from fed3r_app.runs.directory import RunDirectory
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fed3r_app.features.backbone import Backbone
-    from fed3r_app.runs.model_file import SavedModel
-
 
 commands = args.Group()
 
@@ -44,53 +36,22 @@ def _positive(text: str) -> int:
 def predict(options: argparse.Namespace) -> int:
     """Print a line for each image: its best classes with their scores."""
     # torch takes seconds to import: `fed3r show` does without it.
-    from fed3r_app.runs.model_file import load_model, saved_backbone
+    from fed3r_app.data.images import FileImages
+    from fed3r_app.runs.prediction import Predictor
 
-    model = load_model(_model_path(options.run_dir))
-    backbone = saved_backbone(model)
+    predictor = Predictor(RunDirectory(options.run_dir))
     failed = 0
     for path in options.images:
         try:
-            scores = model.scores(_features(backbone, path))[0]
+            if not path.is_file():
+                raise FileNotFoundError(f"{path} must be an image file, got no file.")
+            best = predictor.best(FileImages(Path(), [str(path)], [0]), options.top)
         except (OSError, ValueError) as error:
             failed = fail(error)  # and the others are classified
         else:
-            print(f"{path}: {_best(model, scores, options.top)}", flush=True)
+            classes = ", ".join(f"{name} ({score:.3f})" for name, score in best)
+            print(f"{path}: {classes}", flush=True)
     return failed
-
-
-def _model_path(run_dir: Path) -> Path:
-    """Return where the model of a run is, if it is there."""
-    path = RunDirectory(run_dir).model_path
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"{run_dir} must be the folder of a finished run, got no {path.name} there."
-        )
-    return path
-
-
-def _features(backbone: Backbone, path: Path) -> Tensor:
-    """Return the features (1, d) of the image in a file."""
-    import numpy as np
-
-    from fed3r_app.data.images import FileImages
-    from fed3r_app.features.backbone import resolve_device
-    from fed3r_app.features.extraction import extract_features
-
-    if not path.is_file():
-        raise FileNotFoundError(f"{path} must be an image file, got no file there.")
-    image, device = FileImages(Path(), [str(path)], [0]), resolve_device("auto")
-    return extract_features(backbone, image, np.array([0]), device=device)
-
-
-def _best(model: SavedModel, scores: Tensor, top: int) -> str:
-    """Return the classes with the highest of the scores (C,), best first."""
-    number = min(top, int(model.present.sum()))
-    values, classes = scores.topk(number)
-    return ", ".join(
-        f"{model.class_names[label]} ({value:.3f})"
-        for value, label in zip(values.tolist(), classes.tolist(), strict=True)
-    )
 
 
 def fail(error: Exception) -> int:

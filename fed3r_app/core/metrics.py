@@ -80,6 +80,14 @@ class Metrics:
         """Share of samples whose class is among the five best."""
         return None if self.top5 is None else self.top5 / self.total
 
+    def confusions(self) -> list[tuple[int, int, int]]:
+        """Return (class, predicted class, samples) wherever there are samples."""
+        if self.confusion is None:
+            return []
+        i, j = self.confusion.nonzero(as_tuple=True)
+        columns = (i.tolist(), j.tolist(), self.confusion[i, j].tolist())
+        return list(zip(*columns, strict=True))
+
     def values(self) -> dict[str, float]:
         """Return every metric that these counts give, by name."""
         found = {name: metric(self) for name, metric in METRICS.items()}

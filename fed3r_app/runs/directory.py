@@ -9,12 +9,12 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from fed3r_app.data.reading import RECIPE_VERSION
 from fed3r_app.files import (
@@ -78,6 +78,7 @@ class RunDirectory:
     earlier_statistics_path = _File("statistics.earlier.safetensors")
     ledger_path = _File("ledger.jsonl")  # who sent what when, and what became of it
     sketches_path = _File("sketches.jsonl")  # by which contributions are known again
+    clients_path = _File("clients.json")  # who takes part, by name
     contributions_path = _File("contributions")  # a folder of those that were kept
     checkpoint_path = _File("checkpoint.safetensors")  # the fine-tuning's last round
     provenance_path = _File("provenance.jsonl")  # with what each part was computed
@@ -192,6 +193,57 @@ class RunDirectory:
         check_format(self.summary_path, summary)
         summary.pop("format", None)
         return summary
+
+    def write_clients(self, clients: Iterable[str]) -> None:
+        """Write clients.json: who takes part, whether it has replied or not."""
+        names = {"format": FORMAT, "clients": sorted(clients)}
+        write_atomically(self.clients_path, line_of(names).encode())
+
+    def read_clients(self) -> list[str]:
+        """Return who takes part, as far as the run has come to know."""
+        if not self.clients_path.is_file():
+            return []
+        values = _read_json(self.clients_path)
+        check_format(self.clients_path, values)
+        names = values.get("clients")
+        return [str(name) for name in names] if isinstance(names, list) else []
+
+    def write_confusion(
+        self, classes: Sequence[str], counts: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Write confusion.json; remove that of an earlier model if there are no counts.
+
+        Parameters
+        ----------
+        classes : sequence of str
+            The names of all classes.
+        counts : sequence of (class, predicted class, test images)
+            Only pairs with images: a matrix of thousands of classes is mostly empty.
+        """
+        if not counts:
+            self.confusion_path.unlink(missing_ok=True)
+            return
+        values = {"format": FORMAT, "classes": list(classes), "counts": list(counts)}
+        text = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+        write_atomically(self.confusion_path, text.encode() + b"\n")
+
+    def read_confusion(self) -> tuple[list[str], list[tuple[int, int, int]]]:
+        """Return the names of the classes and the counts of confusion.json."""
+        path = self.confusion_path
+        values: dict[str, Any] = _read_json(path)
+        check_format(path, values)
+        try:
+            classes = [str(name) for name in values["classes"]]
+            counts = [
+                (int(i), int(j), int(number)) for i, j, number in values["counts"]
+            ]
+            for i, j, _ in counts:
+                classes[i], classes[j]  # both are there
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{path} must hold classes and counts. Is the file damaged?"
+            ) from error
+        return classes, counts
 
     def append_metrics(self, values: Mapping[str, object]) -> None:
         """Add a line to metrics.jsonl; it is in the file when this returns."""

@@ -77,7 +77,8 @@ class Recorder:
     def end_round(self, values: Mapping[str, object], *, log_it: bool = True) -> None:
         """Write a line of metrics for a round, and a line of log where that is due."""
         self.rounds += 1
-        line = {"round": self.rounds, **values, **self.costs()}
+        about = {"round": self.rounds, "clients": self._num_clients}
+        line = {**about, **values, **self.costs()}
         self._directory.append_metrics(line)
         if not log_it:  # the bar of its phase has moved
             return

@@ -267,9 +267,12 @@ class SavedRun:
         missing = [client for client in clients if client not in snapshot.forgotten]
         absent = (snapshot.statistics.counts == 0).nonzero().flatten().tolist()
         summary.pop("heads", None)
+        counts, values = self._evaluated(model) if model else (None, {})
+        confusions = counts.confusions() if counts else []
+        self.directory.write_confusion(snapshot.class_names, confusions)
         summary |= {
             **dict.fromkeys(METRICS),
-            **(self._evaluated(model) if model else {}),
+            **values,
             "method": self.config.method,
             # No client was asked.
             **dict.fromkeys(["client_accuracy", "clients_evaluated", "not_evaluated"]),
@@ -284,17 +287,20 @@ class SavedRun:
         }
         self.directory.write_summary(summary)
 
-    def _evaluated(self, model: SavedModel) -> dict[str, object]:
-        """Return what the summary says of the test images, where there are any."""
+    def _evaluated(self, model: SavedModel) -> tuple[Metrics | None, dict[str, object]]:
+        """Return what a model gets right on the test images, and the summary's words.
+
+        Of both nothing where there are no test images.
+        """
         test_set = self._test_set(model)
         if not test_set:
-            return {}
+            return None, {}
         heads = compare_heads(
             self.config,
             self._statistics(),
             lambda: model.ridge_lambda or self._penalty(self.config.ridge_lambda),
             test_set,
         )
-        metrics = test_set.evaluate(model.classifier)
-        values = {**metrics.values(), "test_images": metrics.total}
-        return values | ({"heads": heads} if heads else {})
+        counts = test_set.evaluate(model.classifier)
+        values = {**counts.values(), "test_images": counts.total}
+        return counts, {**values, **({"heads": heads} if heads else {})}

@@ -113,6 +113,7 @@ def admit_newcomers(context: RunContext, only: Collection[str] = ()) -> list[str
     if joined:
         joining = plural(len(joined), "client")
         log(INFO, "%s joined: %s", joining, first_names(joined, 10))
+        context.directory.write_clients({*context.directory.read_clients(), *joined})
     return joined
 
 

@@ -14,6 +14,7 @@ from logging import INFO, WARNING
 
 from flwr.common.logger import log
 
+from fed3r_app.core import Metrics
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.server.context import RunContext
 from fed3r_app.server.fine_tuning_phase import FineTuningPhase
@@ -31,6 +32,7 @@ class FinalModel:
     model: SavedModel
     kind: str
     metrics: Mapping[str, float]
+    counts: Metrics | None  # what they are of
 
     @classmethod
     def of(
@@ -42,8 +44,9 @@ class FinalModel:
     ) -> FinalModel:
         """Return the model that a solution is, on the features of a tuned backbone."""
         arrays = tuning.backbone_arrays() if tuning else None
-        metrics = solution.metrics.values() if solution.metrics else {}
-        return cls(solution.model(context, arrays), kind, metrics)
+        counts = solution.metrics
+        metrics = counts.values() if counts else {}
+        return cls(solution.model(context, arrays), kind, metrics, counts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +77,11 @@ class ModelChoice:
         self._context = context
         self._tuning = tuning
         self._start = start if context.config.guard else None
-        self._softmax = FinalModel(tuning.saved_model(), TUNED, tuning.metrics)
+        if tuning.counts is None:  # resumed with no round left
+            tuning.evaluate()
+        self._softmax = FinalModel(
+            tuning.saved_model(), TUNED, tuning.metrics, tuning.counts
+        )
         self._probed: Solution | None = None
 
     def choose(self) -> FinalModel:

@@ -13,7 +13,7 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from fed3r_app.config.versions import LR_V0_1
-from fed3r_app.core import METRICS, Classifier
+from fed3r_app.core import METRICS, Classifier, Metrics
 from fed3r_app.data import dataset_traits
 from fed3r_app.features.extraction import extract_features
 from fed3r_app.progress import Progress
@@ -108,6 +108,7 @@ class FineTuningPhase:
     guard: Guard | None = None
     refit_rule: RefitRule | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+    counts: Metrics | None = None  # what they are of, if evaluated in this part
     trained: int = 0
     stopped: str = ""
     is_of_v0_1: bool = False
@@ -237,7 +238,7 @@ class FineTuningPhase:
         self._load(arrays)
         said = "Fine-tuning ends with the model of round %d: %s. Is lr = %g too high?"
         log(WARNING, said, self.trained, reason, self._lr())
-        self.metrics = self._evaluate()
+        self.evaluate()
 
     def _refit(self) -> None:
         """Put Fed3R's classifier of the features as they are in the classifier's place.
@@ -339,15 +340,16 @@ class FineTuningPhase:
         line |= {"clients_trained": result.clients, "train_loss": result.loss}
         is_due = self.trained == config.rounds or (every and self.trained % every == 0)
         if is_due:
-            self.metrics = self._evaluate()
+            self.evaluate()
             line |= {"accuracy": None, **self.metrics}
         self.context.recorder.end_round(line, log_it=bool(is_due))
 
-    def _evaluate(self) -> dict[str, float]:
-        """Return the metrics on the test images, where there are any."""
+    def evaluate(self) -> None:
+        """Evaluate the model as it is on the test images, where there are any."""
         model, features = self.saved_model(), self.test_features()
         test = self.context.evaluation_set(model.feature_map, features)
-        return test.evaluate(model.classifier).values() if test else {}
+        self.counts = test.evaluate(model.classifier) if test else None
+        self.metrics = self.counts.values() if self.counts else {}
 
     def _checkpoint(self) -> Checkpoint:
         state = optimizer_state(self.rounds.optimizer)
@@ -381,11 +383,8 @@ class FineTuningPhase:
         if earlier.numbers.get("stopped"):
             self.stopped = "it was ended before"
         self.trained = int(earlier.numbers["trained"] or 0)
-        self.metrics = {
-            name: float(value)
-            for name, value in earlier.numbers.items()
-            if name in METRICS and value is not None
-        }
+        known = {k: v for k, v in earlier.numbers.items() if v is not None}
+        self.metrics = {k: float(v) for k, v in known.items() if k in METRICS}
 
     def _fingerprint(self) -> dict[str, Setting]:
         """Return what must not change between the parts of a run."""

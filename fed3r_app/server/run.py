@@ -72,6 +72,7 @@ class _Run:
         self._model: SavedModel | None = None  # not yet evaluated at the clients
         self._tuning: FineTuningPhase | None = None
         self._start: Start | None = None  # of the fine-tuning, in closed form
+        self._counts: Metrics | None = None  # of the model, on the test images
         self._outcome: dict[str, object] = {}
 
     def run(self) -> None:
@@ -138,6 +139,7 @@ class _Run:
             only=tuned,
         )
         clients = context.state.expected.union(context.registry.clients, tuned)
+        context.directory.write_clients(clients)
         earlier = self._checkpoint or self._snapshot
         context.recorder = Recorder(
             context.directory, len(clients), earlier.progress if earlier else {}
@@ -202,7 +204,7 @@ class _Run:
             self._outcome["heads"] = solution.heads
         if solution.feature_map.rf_dim:
             self._outcome["rf_sigma"] = solution.feature_map.rf_sigma
-        self._model = solution.model(context)
+        self._model, self._counts = solution.model(context), solution.metrics
         if not self._checkpoint:  # else a fine-tuned model is there
             # A run may be resumed with another method, which later commands go by.
             context.directory.change_config(method=self._config.method)
@@ -278,12 +280,15 @@ class _Run:
             return
         final, measured = choose_model(self._context, self._tuning, self._start)
         self._outcome |= {**final.metrics, **measured, "model": final.kind}
-        self._model = final.model
+        self._model, self._counts = final.model, final.counts
         save_model(self._context.directory.model_path, final.model)
 
     def _finish(self) -> None:
         """Write the summary and the picture."""
-        self._context.recorder.finish(self._outcome)
+        context, counts = self._context, self._counts
+        confusions = counts.confusions() if counts else []
+        context.directory.write_confusion(context.class_names, confusions)
+        context.recorder.finish(self._outcome)
 
 
 def _measured(metrics: Metrics | None) -> dict[str, float]:

@@ -13,8 +13,11 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from fed3r_app.files import plain
+from fed3r_app.runs.report import format_bytes
 from fed3r_app.ui import views
+from fed3r_app.ui.classes import classes_view
 from fed3r_app.ui.exposition import exposition
+from fed3r_app.ui.pictures import Pictures
 from fed3r_app.ui.results import Results, RunFiles
 
 _PAGE = Path(__file__).parent / "page"
@@ -26,11 +29,13 @@ _FILES = {
     "/icon.svg": "icon.svg",
 }
 _MOST_ROWS = 500  # in one answer
+_MOST_BYTES = 30_000_000  # of a picture
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def make_app(results: Results) -> Starlette:
     """Return the application for a folder of runs."""
+    pictures = Pictures()
 
     def one_run(view: Callable[[RunFiles, Request], object]) -> Endpoint:
         """Return the endpoint of a view of a run; 204 where the page has it already."""
@@ -54,6 +59,11 @@ def make_app(results: Results) -> Starlette:
         runs = [results.open(name) for name in names]
         return JSONResponse(plain(views.compare_view(runs)))
 
+    async def predict(request: Request) -> Response:
+        run, body = results.open(request.path_params["run"]), await _body(request)
+        best = await run_in_threadpool(pictures.classify, run, body)
+        return JSONResponse({"classes": best})
+
     def metrics(request: Request) -> Response:
         text = exposition(results)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
@@ -65,6 +75,8 @@ def make_app(results: Results) -> Starlette:
             Route("/api/runs", _in_thread(list_runs)),
             Route(run, one_run(lambda run, _: views.run_view(run))),
             Route(f"{run}/clients", one_run(_clients)),
+            Route(f"{run}/classes", one_run(lambda run, _: classes_view(run))),
+            Route(f"{run}/predict", predict, methods=["POST"]),
             Route("/api/compare", _in_thread(compare)),
             Route("/metrics", _in_thread(metrics)),
         ],
@@ -88,6 +100,17 @@ def _clients(run: RunFiles, request: Request) -> views.View:
         offset,
         min(limit or _MOST_ROWS, _MOST_ROWS),
     )
+
+
+async def _body(request: Request) -> bytes:
+    """Return what is uploaded, if that is not too much."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _MOST_BYTES:
+            limit = format_bytes(_MOST_BYTES)
+            raise HTTPException(413, f"A picture must have at most {limit}")
+    return bytes(body)
 
 
 def _count(text: str, name: str) -> int:

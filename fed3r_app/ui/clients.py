@@ -1,9 +1,9 @@
-"""The clients of a run and the state of each, by its ledger and its summary."""
+"""The clients of a run and the state of each, by the files of the run."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fed3r_app.runs.ledger import (
@@ -16,11 +16,15 @@ from fed3r_app.runs.ledger import (
     LedgerEntry,
     standing_entries,
 )
+from fed3r_app.runs.listing import RUNNING
+from fed3r_app.ui.results import RunFiles
 
-COUNTED, WAITING = "counted", "waiting"
-MISSING = "missing"  # the run has ended without it
+COUNTED = "counted"
+WAITING = "waiting"  # for its reply
+MISSING = "missing"  # it had not replied when the run ended
+TRAINING = "training"  # there are no statistics to count, only rounds of training
 # In the order in which the page has them.
-STATES = (COUNTED, WAITING, FAILED, REFUSED, MISSING, LOST, FORGOTTEN)
+STATES = (COUNTED, WAITING, TRAINING, FAILED, REFUSED, MISSING, LOST, FORGOTTEN)
 
 
 @dataclass(frozen=True)
@@ -35,24 +39,22 @@ class ClientRow:
     reason: str = ""
 
 
-def client_rows(
-    entries: Sequence[LedgerEntry], missing: Iterable[str] = ()
-) -> list[ClientRow]:
-    """Return the clients that are known by name, in the order of their first reply.
+def client_rows(run: RunFiles, state: str) -> list[ClientRow]:
+    """Return the clients of a run that is in some state.
 
-    ``missing`` are those that the summary names.
+    Those that have replied come first, in the order of their first replies.
     """
-    standing = standing_entries(entries)
+    entries = [entry for entry in run.ledger() if entry.client]
+    standing, replies = standing_entries(entries), Counter(e.client for e in entries)
     last: dict[str, LedgerEntry] = {}
-    entries = [entry for entry in entries if entry.client]
     for entry in entries:
         if entry.outcome != REPEATED or entry.client not in last:
             last[entry.client] = entry
-    replies = Counter(entry.client for entry in entries)
+    unheard = WAITING if state == RUNNING else MISSING
     rows = [
         ClientRow(
             client,
-            COUNTED if client in standing else _state(entry.outcome),
+            _state(entry.outcome, client in standing, unheard),
             standing[client].num_samples if client in standing else None,
             replies[client],
             entry.time,
@@ -60,23 +62,26 @@ def client_rows(
         )
         for client, entry in last.items()
     ]
-    return [*rows, *(ClientRow(name, MISSING) for name in missing if name not in last)]
+    if run.config().get("method") == "none":
+        unheard = TRAINING
+    named = dict.fromkeys([*run.clients(), *_missing(run)])
+    return [*rows, *(ClientRow(name, unheard) for name in named if name not in last)]
 
 
-def _state(outcome: str) -> str:
-    """Return the state that an outcome leaves a client in that is not counted."""
-    return WAITING if outcome in (READMITTED, REPEATED) else outcome
-
-
-def count_states(
-    rows: Sequence[ClientRow], clients: int | None, is_over: bool
-) -> Mapping[str, int]:
-    """Return how many clients are in each state.
-
-    ``clients`` is how many there are: those without a name have not replied yet.
-    """
+def count_states(rows: Sequence[ClientRow]) -> dict[str, int]:
+    """Return how many clients are in each state; a state without any has no entry."""
     counts = Counter(row.state for row in rows)
-    forgotten = counts[FORGOTTEN]
-    unnamed = (clients or 0) - (len(rows) - forgotten)
-    counts[MISSING if is_over else WAITING] += max(unnamed, 0)
     return {state: counts[state] for state in STATES if counts[state]}
+
+
+def _state(outcome: str, stands: bool, unheard: str) -> str:
+    """Return the state of a client after its last reply."""
+    if stands:
+        return COUNTED
+    return unheard if outcome in (READMITTED, REPEATED) else outcome
+
+
+def _missing(run: RunFiles) -> list[str]:
+    """Return the clients that the summary says are missing."""
+    missing = run.summary().get("missing_clients")
+    return missing if isinstance(missing, list) else []

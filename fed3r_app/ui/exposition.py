@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from fed3r_app.runs.listing import DAMAGED, RUNNING, STATES, ListedRun
 from fed3r_app.runs.report import number_of
-from fed3r_app.ui.clients import count_states
+from fed3r_app.ui.clients import client_rows, count_states
 from fed3r_app.ui.results import Results
-from fed3r_app.ui.views import clients_of
 
 _Sample = tuple[dict[str, str], float]
 _COSTS = {
@@ -53,7 +52,7 @@ def _of_runs(
         add("fed3r_run_running", "gauge", "1 while at work.", not over, run=name)
         accuracy = "Accuracy on the test images."
         add("fed3r_accuracy", "gauge", accuracy, listed.accuracy, run=name)
-        counts = count_states(clients_of(run), listed.clients, over)
+        counts = count_states(client_rows(run, listed.state))
         for state, number in counts.items():
             about = "Clients by state."
             add("fed3r_clients", "gauge", about, number, run=name, state=state)

@@ -132,7 +132,8 @@ class RunFiles:
         run = self.directory
         shown = (
             *(run.config_path, run.summary_path, run.metrics_path, run.ledger_path),
-            *(run.provenance_path, run.confusion_path, run.model_path, run.lock_path),
+            *(run.clients_path, run.confusion_path, run.model_path),
+            *(run.provenance_path, run.lock_path),
         )
         state = [*map(stamp_of, shown[:-1]), is_locked(run.lock_path)]
         return blake2b(repr(state).encode(), digest_size=8).hexdigest()
@@ -155,6 +156,18 @@ class RunFiles:
         """Return the metrics of each round."""
         run = self.directory
         return self.results.parsed(run.metrics_path, run.read_metrics)
+
+    def clients(self) -> list[str]:
+        """Return who takes part, as far as that is known."""
+        run = self.directory
+        return self.results.parsed(run.clients_path, run.read_clients)
+
+    def confusion(self) -> tuple[list[str], list[tuple[int, int, int]]]:
+        """Return the classes, and the test images by class and predicted class."""
+        run = self.directory
+        if stamp_of(run.confusion_path) is None:
+            return [], []
+        return self.results.parsed(run.confusion_path, run.read_confusion)
 
     def ledger(self) -> list[LedgerEntry]:
         """Return the ledger, oldest entry first."""

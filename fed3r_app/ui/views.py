@@ -11,6 +11,7 @@ from dataclasses import asdict
 from hashlib import blake2b
 
 from fed3r_app.config import DEFAULTS, Value
+from fed3r_app.runs.ledger import FORGOTTEN
 from fed3r_app.runs.listing import RUNNING, ListedRun
 from fed3r_app.runs.report import (
     format_bytes,
@@ -20,7 +21,7 @@ from fed3r_app.runs.report import (
     number_of,
     summary_rows,
 )
-from fed3r_app.ui.clients import ClientRow, client_rows, count_states
+from fed3r_app.ui.clients import COUNTED, client_rows, count_states
 from fed3r_app.ui.results import Results, RunFiles
 
 _MOST_POINTS = 1000  # of a curve: more than a screen has columns for
@@ -52,29 +53,24 @@ def run_view(run: RunFiles) -> View:
     """Return what the page of a run shows, but for tables with a row per client."""
     listed = run.results.describe(run)
     summary, config, lines = run.summary(), run.config(), run.metrics()
-    counts = count_states(clients_of(run), listed.clients, listed.state != RUNNING)
-    last = {**(lines[-1] if lines else {}), **(summary if _is_over(listed) else {})}
+    counts = count_states(client_rows(run, listed.state))
+    outcome = {} if listed.state == RUNNING else summary
+    last = {**(lines[-1] if lines else {}), **outcome}
     return {
         "version": run.version,
         "run": _row(listed),
-        "outcome": summary_rows(summary),
-        "accuracy": _text(last, "accuracy", format_percent),
+        "outcome": summary_rows(outcome),
         "curve": curve_of(lines),
         "costs": _costs(last),
         "time": _text(last, "seconds", format_seconds),
         "clients": counts,
-        "progress": _progress(listed, config, lines),
+        "progress": _progress(counts, config, lines),
         "settings": [
-            {
-                "key": key,
-                "value": _setting(value),
-                "default": DEFAULTS.get(key) == value,
-            }
+            (key, _setting(value), DEFAULTS.get(key) == value)
             for key, value in config.items()
         ],
         "provenance": summary.get("provenance"),
         "has_model": run.directory.model_path.is_file(),
-        "has_classes": run.directory.confusion_path.is_file(),
     }
 
 
@@ -82,20 +78,14 @@ def clients_view(
     run: RunFiles, state: str, search: str, offset: int, limit: int
 ) -> View:
     """Return some rows of the table of clients, and how many there are in all."""
-    search = search.casefold()
+    search, now = search.casefold(), run.results.describe(run).state
     rows = [
         row
-        for row in clients_of(run)
+        for row in client_rows(run, now)
         if (not state or row.state == state) and search in row.client.casefold()
     ]
     page = rows[offset : offset + limit]
     return {"total": len(rows), "offset": offset, "rows": [*map(asdict, page)]}
-
-
-def clients_of(run: RunFiles) -> list[ClientRow]:
-    """Return the clients of a run that are known by name."""
-    missing = run.summary().get("missing_clients")
-    return client_rows(run.ledger(), missing if isinstance(missing, list) else ())
 
 
 def compare_view(runs: Sequence[RunFiles]) -> View:
@@ -148,19 +138,16 @@ def _row(run: ListedRun) -> View:
     }
 
 
-def _is_over(run: ListedRun) -> bool:
-    return run.state != RUNNING
-
-
 def _progress(
-    listed: ListedRun,
+    counts: Mapping[str, int],
     config: Mapping[str, Value],
     lines: Sequence[Mapping[str, object]],
 ) -> list[View]:
-    """Return how much of each phase is done."""
+    """Return how much of each phase is done: by the ledger, within a round, too."""
     known: list[View] = []
-    if listed.clients_counted is not None:
-        counted = {"done": listed.clients_counted, "total": listed.clients}
+    if config.get("method") != "none":
+        clients = sum(counts.values()) - counts.get(FORGOTTEN, 0)
+        counted = {"done": counts.get(COUNTED, 0), "total": clients}
         known.append({"what": "clients counted", **counted})
     if config.get("finetune", "none") != "none":
         done = sum(line.get("phase") == "finetune" for line in lines)
@@ -176,8 +163,6 @@ def _costs(values: Mapping[str, object]) -> list[View]:
             "what": what,
             "ours": _text(values, ours, format_bytes),
             "paper": _text(values, paper, format_bytes),
-            "ours_number": number_of(values, ours),
-            "paper_number": number_of(values, paper),
         }
         for what, ours, paper in _COSTS
         if number_of(values, ours) is not None

@@ -25,8 +25,7 @@ COMPLETED = "finished:completed"
 FILES = {
     *("config.json", "metrics.jsonl", "summary.json", "curves.png", ".lock"),
     *("model.safetensors", "statistics.safetensors", "ledger.jsonl"),
-    "provenance.jsonl",
-    "sketches.jsonl",
+    *("provenance.jsonl", "sketches.jsonl", "confusion.json", "clients.json"),
 }
 
 

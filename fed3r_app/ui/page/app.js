@@ -1,10 +1,10 @@
 // The page: it asks this server for values and shows them; it has no other source.
 
-import { curves, scaled } from "./charts.js";
+import { curves, matrix, scaled } from "./charts.js";
 
 const LIVE_SECONDS = 1.5;
 const LIST_SECONDS = 3;
-const MOST_RUNS = 500;
+const MOST_ROWS = 500;
 const CLIENTS_ON_A_PAGE = 100;
 const main = document.getElementById("main");
 const trouble = document.getElementById("trouble");
@@ -20,7 +20,9 @@ function h(tag, attributes = {}, ...children) {
 }
 
 async function get(path, options) {
-  const response = await fetch(path, options);
+  const response = await fetch(path, options).catch(() => {
+    throw new Error("The server does not answer. Is fed3r ui still running?");
+  });
   if (response.status === 204) return null;
   const value = await response.json();
   if (!response.ok) throw new Error(value.error);
@@ -30,7 +32,9 @@ async function get(path, options) {
 const runPath = (name) => `api/runs/${encodeURIComponent(name)}`;
 const link = (...parts) => `#/${parts.map(encodeURIComponent).join("/")}`;
 const state = (word) => h("span", { class: `state ${word}` }, word);
-const dateOf = (text) => (text ? new Date(text).toLocaleString("en-GB", { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit" }) : "");
+const dayOf = (text) => new Date(text).toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });
+const hourOf = (text) => new Date(text).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+const dateOf = (text) => (text ? `${dayOf(text)}, ${hourOf(text)}` : "");
 
 /** Ask again and again while this page is open; what fails is said, and asked again. */
 function poll(seconds, refresh) {
@@ -41,8 +45,7 @@ function poll(seconds, refresh) {
         await refresh();
         if (open) trouble.hidden = true;
       } catch (error) {
-        const gone = error instanceof TypeError; // fetch's, for a server that is away
-        if (open) say(gone ? "The server does not answer. Is fed3r ui still running?" : error.message);
+        if (open) say(error.message);
       }
     }
     if (open) timer = setTimeout(again, 1000 * seconds);
@@ -65,69 +68,89 @@ function choice(options, chosen, choose) {
   return h("div", { class: "choice", role: "group" }, buttons);
 }
 
-// ---- the list of runs
-
-const COLUMNS = [
-  ["name", "name"], ["method", "method"], ["dataset", "data"], ["accuracy", "accuracy"],
-  ["clients", "clients"], ["began", "date"], ["state", "state"],
-];
-
-function listPage() {
-  const order = { key: "began", down: true };
-  const picked = new Set();
-  let runs = [], seen = "";
-  const search = h("input", { type: "search", placeholder: "Search runs", "aria-label": "Search runs", input: () => draw() });
-  const count = h("span", { class: "soft" });
-  const compare = h("button", { class: "action", type: "button", disabled: "", click: () => { location.hash = link("compare", ...picked); } }, "Compare two");
-  const heads = COLUMNS.map(([key, label]) => h("th", { scope: "col", class: key === "accuracy" || key === "clients" ? "number" : null }, h("button", { type: "button", click: () => sortBy(key) }, label)));
+/**
+ * Return a table that sorts by its heads, and what shows other rows in it.
+ * A column is [key, label, is a number, cell of a row]; no label, no head to sort by.
+ */
+function sortable(kind, columns, start, down) {
+  const order = { key: start, down };
+  let rows = [];
+  const heads = columns.map(([key, label, isNumber]) => h("th", { scope: "col", class: isNumber ? "number" : null },
+    label ? h("button", { type: "button", click: () => sortBy(key, isNumber) }, label) : ""));
   const body = h("tbody");
-  const table = h("table", { class: "runs" }, h("thead", {}, h("tr", {}, h("th", { class: "pick" }), heads)), body);
-  const empty = h("p", { class: "empty" }, "No runs yet. A run that is started appears here by itself.");
-  const folder = h("p", { class: "path", title: "The folder of the runs" });
-  main.replaceChildren(h("h1", {}, "Runs"), folder, h("div", { class: "controls" }, search, compare, count), table, empty);
+  const table = h("table", { class: kind }, h("thead", {}, h("tr", {}, heads)), body);
 
-  function sortBy(key) {
-    order.down = order.key === key ? !order.down : key === "accuracy" || key === "began" || key === "clients";
+  function sortBy(key, isNumber) {
+    order.down = order.key === key ? !order.down : Boolean(isNumber) || key === "began";
     order.key = key;
     draw();
   }
 
-  function row(run) {
+  function draw() {
+    const missing = (value) => value === null || value === undefined || value === "";
+    const sorted = order.key === null ? rows : rows.toSorted((one, other) => {
+      const [a, b] = [one[order.key], other[order.key]];
+      if (missing(a) || missing(b)) return missing(a) - missing(b);
+      return (order.down ? -1 : 1) * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
+    });
+    heads.forEach((head, i) => {
+      if (columns[i][0] === order.key) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
+      else head.removeAttribute("aria-sort");
+    });
+    body.replaceChildren(...sorted.slice(0, MOST_ROWS).map((row) => h("tr", {}, columns.map(([, , , cell]) => cell(row)))));
+  }
+
+  return { table, show: (others) => { rows = others; draw(); } };
+}
+
+const cell = (text, kind) => h("td", kind ? { class: kind } : {}, text);
+
+/** Return a search field that calls back with what tells whether a text has all its words. */
+function searchField(label, changed) {
+  const field = h("input", { type: "search", placeholder: label, "aria-label": label, input: () => changed() });
+  field.finds = (text) => field.value.toLowerCase().split(/\s+/).every((word) => text.toLowerCase().includes(word));
+  return field;
+}
+
+function counted(found, all, one, many) {
+  const shown = Math.min(found, MOST_ROWS);
+  return `${shown < all ? `${shown} of ` : ""}${all} ${all === 1 ? one : many}`;
+}
+
+// ---- the list of runs
+
+function listPage() {
+  const picked = new Set();
+  let runs = [], seen = "";
+  const search = searchField("Search runs", () => draw());
+  const count = h("span", { class: "soft" }), folder = h("p", { class: "path", title: "The folder of the runs" });
+  const compare = h("button", { class: "action", type: "button", disabled: "", click: () => { location.hash = link("compare", ...picked); } }, "Compare two");
+  const { table, show } = sortable("runs", [
+    [null, "", false, (run) => cell(pick(run), "pick")],
+    ["name", "name", false, (run) => cell(h("a", { href: link("run", run.name) }, run.name), "name")],
+    ["method", "method", false, (run) => cell(run.method)],
+    ["dataset", "data", false, (run) => cell(run.dataset)],
+    ["accuracy", "accuracy", true, (run) => cell(run.accuracy_text, "number accuracy")],
+    ["clients", "clients", true, (run) => h("td", { class: "number", "data-unit": run.clients_text && "clients" }, run.clients_text)],
+    ["began", "date", false, (run) => h("td", { class: "date" }, dayOf(run.began), h("span", { class: "hour" }, `, ${hourOf(run.began)}`))],
+    ["state", "state", false, (run) => h("td", { title: run.reason || null }, state(run.state))],
+  ], "began", true);
+  const empty = h("p", { class: "empty" }, "No runs yet. A run that is started appears here by itself.");
+  main.replaceChildren(h("h1", {}, "Runs"), folder, h("div", { class: "controls" }, search, compare, count), table, empty);
+
+  function pick(run) {
     const box = h("input", { type: "checkbox", "aria-label": `Compare ${run.name}`, change: () => {
       if (box.checked) picked.add(run.name); else picked.delete(run.name);
       compare.disabled = picked.size !== 2;
     } });
     box.checked = picked.has(run.name);
-    return h("tr", {},
-      h("td", { class: "pick" }, box),
-      h("td", { class: "name" }, h("a", { href: link("run", run.name) }, run.name)),
-      h("td", {}, run.method), h("td", {}, run.dataset),
-      h("td", { class: "number accuracy" }, run.accuracy_text),
-      h("td", run.clients_text ? { class: "number", "data-unit": "clients" } : { class: "number" }, run.clients_text),
-      h("td", { class: "date" }, dateOf(run.began)),
-      h("td", { title: run.reason || null }, state(run.state)));
+    return box;
   }
 
   function draw() {
-    const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = runs.filter((run) => {
-      const text = [run.name, run.method, run.dataset, run.state].join(" ").toLowerCase();
-      return words.every((word) => text.includes(word));
-    });
-    const sign = order.down ? -1 : 1;
-    const missing = (value) => value === null || value === "";
-    found.sort((one, other) => {
-      const [a, b] = [one[order.key], other[order.key]];
-      if (missing(a) || missing(b)) return missing(a) - missing(b);
-      return sign * (typeof a === "number" ? a - b : a.localeCompare(b, "en", { numeric: true }));
-    });
-    heads.forEach((head, i) => {
-      if (COLUMNS[i][0] === order.key) head.setAttribute("aria-sort", order.down ? "descending" : "ascending");
-      else head.removeAttribute("aria-sort");
-    });
-    body.replaceChildren(...found.slice(0, MOST_RUNS).map(row));
-    const shown = Math.min(found.length, MOST_RUNS);
-    count.textContent = shown < runs.length ? `${shown} of ${runs.length} runs` : `${runs.length} ${runs.length === 1 ? "run" : "runs"}`;
+    const found = runs.filter((run) => search.finds([run.name, run.method, run.dataset, run.state].join(" ")));
+    show(found);
+    count.textContent = counted(found.length, runs.length, "run", "runs");
     table.hidden = !runs.length;
     empty.hidden = runs.length > 0;
   }
@@ -149,7 +172,7 @@ const AXES = [
   ["flops_per_client", "FLOPs", { label: "FLOPs, mean of the clients", tick: (value) => scaled(value, ["", "k", "M", "G", "T", "P"]) }],
   ["seconds", "Time", { label: "seconds", tick: (value) => scaled(value, [""]) }],
 ];
-const TABS = [["", "Overview"], ["clients", "Clients"], ["settings", "Settings"]];
+const TABS = [["", "Overview"], ["clients", "Clients"], ["classes", "Classes"], ["settings", "Settings"], ["classify", "Classify"]];
 
 function seriesOf(curve, key, kind, label) {
   const known = curve.filter((point) => point[key] !== null);
@@ -194,7 +217,7 @@ function runPage(name, tab = "") {
   const head = h("div"), content = h("div");
   const links = TABS.map(([key, label]) => h("a", { href: link("run", name, ...(key ? [key] : [])), "aria-current": key === tab ? "page" : null }, label));
   main.replaceChildren(head, h("nav", { class: "tabs" }, links), content);
-  const show = { "": overview, clients: clientsTab, settings: settingsTab }[tab] ?? overview;
+  const show = { "": overview, clients: clientsTab, classes: classesTab, settings: settingsTab, classify: classifyTab }[tab] ?? overview;
   const update = show(content, name);
   let seen = "";
   return poll(LIVE_SECONDS, async () => {
@@ -206,7 +229,7 @@ function runPage(name, tab = "") {
   });
 }
 
-function headOf({ run, accuracy, time, costs, progress }) {
+function headOf({ run, time, costs, progress }) {
   const upload = costs[0];
   const what = [run.method && `${run.method} on ${run.dataset}`, dateOf(run.began)].filter(Boolean).join(" · ");
   return [
@@ -214,8 +237,8 @@ function headOf({ run, accuracy, time, costs, progress }) {
     h("p", { class: "soft" }, what),
     run.reason ? h("p", { class: "fault" }, run.reason) : null,
     h("dl", { class: "figures" },
-      figure("accuracy", accuracy),
-      figure("clients counted", run.clients_text),
+      figure("accuracy", run.accuracy_text),
+      figure("clients counted", run.state === "running" && progress[0]?.total ? `${progress[0].done} of ${progress[0].total}` : run.clients_text),
       figure("uploaded", upload?.ours, upload?.paper && `by the paper's formula ${upload.paper}`),
       figure("time", time, `${run.rounds} ${run.rounds === 1 ? "round" : "rounds"}`)),
     run.state === "running" ? h("div", {}, progress.filter((each) => each.total).map((each) => h("div", { class: "bar" },
@@ -280,6 +303,100 @@ function settingsTab(content) {
       changed.length ? pairs(changed) : h("p", { class: "soft" }, "None."),
       h("details", {}, h("summary", {}, `${others.length} settings at their defaults`), pairs(others)),
       ...(made.length ? [h("h2", {}, "Provenance"), pairs(made)] : []));
+  };
+}
+
+function classesTab(content, name) {
+  const empty = h("p", { class: "empty" }, "The server has no test images of this run, or it was made before their classes were kept.");
+  const host = h("div", { class: "chart" }), readout = h("p", { class: "readout" }, "");
+  const pictured = h("section", {}, h("h2", {}, "Confusion matrix"), host, readout);
+  const confused = sortable("", [
+    ["truth", "true class", false, (pair) => cell(pair.truth, "name")],
+    ["guess", "taken for", false, (pair) => cell(pair.guess, "name")],
+    ["images", "images", true, (pair) => cell(String(pair.images), "number")],
+  ], "images", true);
+  const pairsOf = h("section", {}, h("h2", {}, "Most often confused"), confused.table);
+  const search = searchField("Search classes", () => draw()), count = h("span", { class: "soft" });
+  const each = sortable("", [
+    ["name", "class", false, (row) => cell(row.name, "name")],
+    ["images", "test images", true, (row) => cell(String(row.images), "number")],
+    ["correct", "right", true, (row) => cell(String(row.correct), "number")],
+    ["recall", "recall", true, (row) => cell(row.recall_text, "number")],
+    ["precision", "precision", true, (row) => cell(row.precision_text, "number")],
+    ["taken_for", "most often taken for", false, (row) => cell(row.taken_for)],
+  ], null, false);
+  const known = h("div", {}, h("div", { class: "columns" }, pictured, pairsOf),
+    h("h2", {}, "Classes"), h("div", { class: "controls" }, search, count), h("div", { class: "wide" }, each.table));
+  let rows = [], shown = "";
+
+  function draw() {
+    const found = rows.filter((row) => search.finds(row.name));
+    each.show(found);
+    count.textContent = counted(found.length, rows.length, "class", "classes");
+  }
+
+  function describe(truth, guess, images, total) {
+    readout.textContent = `${images} of ${total} test images of ${truth} are taken for ${guess}`;
+  }
+
+  return async () => {
+    const view = await get(`${runPath(name)}/classes`);
+    if (JSON.stringify(view) === shown) return;
+    shown = JSON.stringify(view);
+    rows = view.rows;
+    content.replaceChildren(rows.length ? known : empty);
+    pictured.hidden = !view.counts.length;
+    pairsOf.hidden = !view.confused.length;
+    if (view.counts.length) {
+      matrix(host, view.names, view.counts, describe);
+      readout.textContent = "Rows are true classes, columns predicted ones; darker is a larger share of the class.";
+    }
+    confused.show(view.confused);
+    draw();
+  };
+}
+
+function classifyTab(content, name) {
+  const pictures = h("ul", { class: "pictures" });
+  const file = h("input", { type: "file", multiple: "", hidden: "", change: () => { classify(file.files); file.value = ""; } });
+  const drop = h("div", { class: "drop",
+    dragover: (event) => { event.preventDefault(); drop.classList.add("over"); },
+    dragleave: () => drop.classList.remove("over"),
+    drop: (event) => { event.preventDefault(); drop.classList.remove("over"); classify(event.dataTransfer.files); },
+  }, h("div", {}, "Drop pictures here"), h("button", { class: "action", type: "button", click: () => file.click() }, "Choose files"),
+    h("div", { class: "note" }, "They are classified by the model of this run, on the machine that shows this page, and not kept."));
+  const none = h("p", { class: "empty" }, "This run has no model yet.");
+
+  async function classify(files) {
+    const waiting = Array.from(files, (each) => {
+      const result = h("div", { class: "soft" }, "…");
+      const source = URL.createObjectURL(each);
+      const free = () => URL.revokeObjectURL(source);
+      const image = h("img", { src: source, alt: "", load: free, error: () => { free(); image.style.visibility = "hidden"; } });
+      return { each, result, item: h("li", {}, image, h("div", {}, h("h3", {}, each.name), result)) };
+    });
+    pictures.prepend(...waiting.map(({ item }) => item));
+    for (const { each, result } of waiting) {
+      try {
+        const { classes } = await get(`${runPath(name)}/predict`, { method: "POST", body: each });
+        result.replaceWith(...scores(classes));
+      } catch (error) {
+        result.className = "fault";
+        result.textContent = error.message;
+      }
+    }
+  }
+
+  function scores(classes) {
+    const most = Math.max(...classes.map(([, score]) => score), 0);
+    const least = Math.min(...classes.map(([, score]) => score), 0);
+    return classes.map(([label, score]) => h("div", { class: "score" }, h("span", {}, label),
+      h("progress", { value: score - least, max: most - least || 1 }), h("span", { class: "number" }, score.toFixed(3))));
+  }
+
+  return (view) => {
+    if (!view.has_model) content.replaceChildren(none);
+    else if (!drop.isConnected) content.replaceChildren(drop, file, pictures);
   };
 }
 
