@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ from fed3r_app.core import Contribution, Limits, RidgeStatistics, RunningSum
 from fed3r_app.privacy.release import CentralNoise, DistributedNoise
 from fed3r_app.privacy.secagg import FixedPointEncoding
 from fed3r_app.wire import unpack_contribution
+from strategies.feature_scale import FeatureScale
 
 
 class Accumulator:
@@ -33,6 +35,8 @@ class Accumulator:
     ----------
     space : (int, int)
         d and C.
+    scale : FeatureScale or None
+        Refuses features that are far larger than others, where no range is known.
     """
 
     def __init__(
@@ -48,6 +52,9 @@ class Accumulator:
         self.limits = limits or Limits()
         self.noise = noise
         self.encoding = encoding
+        # Where nothing is known of the features, clients are compared.
+        is_open = self.limits.high is None and self.limits.norm == math.inf
+        self.scale = FeatureScale(start) if is_open else None
         self._sum = RunningSum(start)
         self._released: RidgeStatistics | None = None
         self._is_changing = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from logging import WARNING
 
 from flwr.app import Message, RecordDict
@@ -12,7 +12,12 @@ from flwr.serverapp import Grid
 
 from fed3r_app.core import Metrics
 from fed3r_app.progress import Progress
-from fed3r_app.wire import count_bytes
+from fed3r_app.wire import (
+    ON_TEST_IMAGES,
+    RecordError,
+    count_bytes,
+    read_evaluation,
+)
 from strategies.absence import Absence
 from strategies.discovery import ClientRegistry
 from strategies.messaging import (
@@ -68,12 +73,19 @@ class ClientEvaluation:
         self.missing[client] = reason or self.missing[client]
         self._left[client] = 0
 
-    def take(self, client: str, reply: Message) -> None:
-        """Add a reply to the sum, or record why it can't be."""
+    def take(
+        self, client: str, reply: Message, check_count: Callable[[int], None]
+    ) -> None:
+        """Add a reply to the sum, or record why it can't be.
+
+        ``check_count`` raises for more images than the client announced.
+        """
         self._left[client] -= 1
         try:
-            self.metrics += _read_evaluation(reply)
-        except (KeyError, TypeError, ValueError) as error:
+            metrics = _read_evaluation(reply)
+            check_count(metrics.total)
+            self.metrics += metrics
+        except RecordError as error:
             self.missing[client] = printable(str(error))
             if not reply.has_error() or is_permanent(reply):
                 self.close(client)
@@ -100,6 +112,7 @@ def evaluate_on_clients(
     A client that fails is asked again, and so is one whose node comes back within a few
     minutes; for ``newcomers`` see ``Absence``.
     """
+    of_test = bool(request.config_records["config"].get(ON_TEST_IMAGES))
     absence = Absence(registry, newcomers, min(timeout, _RETURN_SECONDS))
     with Progress("clients evaluated") as progress:
         while clients := evaluation.open:
@@ -119,7 +132,8 @@ def evaluate_on_clients(
                     continue
                 if not reply.has_error():
                     traffic.up += count_bytes(reply.content)
-                evaluation.take(client, reply)
+                check = partial(registry.check_count, client, of_test=of_test)
+                evaluation.take(client, reply, check)
                 done = len(evaluation.evaluated)
                 progress(done, done + len(evaluation.missing))
             for client in silent:  # it has had a whole timeout
@@ -131,10 +145,5 @@ def evaluate_on_clients(
 def _read_evaluation(reply: Message) -> Metrics:
     """Return the counts in a reply."""
     if reply.has_error():
-        raise ValueError(reply.error.reason)
-    metrics = reply.content.metric_records["metrics"]
-    n, correct = int(metrics["num-examples"]), int(metrics["correct"])  # type: ignore[arg-type]
-    loss = float(metrics["loss"])  # type: ignore[arg-type]
-    if not 0 <= correct <= n or not math.isfinite(loss):
-        raise ValueError(f"{correct} of {n} correct, loss {loss}")
-    return Metrics(correct, n)
+        raise RecordError(reply.error.reason)
+    return read_evaluation(reply.content)

@@ -21,6 +21,7 @@ from fed3r_app.errors import RunError
 from fed3r_app.progress import Progress
 from fed3r_app.versions import CODE_VERSION, agree
 from fed3r_app.wire import Hello, ParityCheck, RecordError, count_bytes, read_hello
+from fed3r_app.wire.validation import shown
 from strategies.messaging import (
     IN_FLIGHT,
     Traffic,
@@ -52,8 +53,8 @@ class ClientRegistry:
     num_partitions : int
         Into how many parts the clients' one data set is split; 0 where each has its
         own images.
-    moments : FeatureMoments or None
-        The sum of the clients' feature moments.
+    feature_moments : dict
+        The moments of each client's features, where they were asked for.
     traffic : Traffic
         What the first exchange has cost.
     """
@@ -64,13 +65,27 @@ class ClientRegistry:
     num_samples: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     num_partitions: int = 0
-    moments: FeatureMoments | None = None
+    feature_moments: dict[str, FeatureMoments] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
 
     @property
     def clients(self) -> tuple[str, ...]:
         """Client ids, sorted: numbers by value, other names after them."""
         return tuple(self.nodes)
+
+    @property
+    def moments(self) -> FeatureMoments | None:
+        """The sum of the clients' feature moments."""
+        moments = [self.feature_moments[c] for c in sorted(self.feature_moments)]
+        return sum(moments[1:], start=moments[0]) if moments else None
+
+    def check_count(self, client: str, number: int, *, of_test: bool = False) -> None:
+        """Raise RecordError if a client speaks of more samples than it announced."""
+        known = self.num_test_images if of_test else self.num_samples
+        if number > (most := known.get(client, number)):
+            raise RecordError(
+                f"num-examples must be <= {most}, as announced, got {shown(number)}."
+            )
 
     def client_of(self, node: int) -> str | None:
         """Return the client of a node.
@@ -91,8 +106,7 @@ class ClientRegistry:
         """Register a client and its node; its moments are added once."""
         client = hello.client_id
         if hello.moments is not None and client not in self.nodes:
-            known = self.moments
-            self.moments = hello.moments if known is None else known + hello.moments
+            self.feature_moments[client] = hello.moments
         self.nodes[client] = node
         self.class_names[client] = hello.class_names
         self.num_test_images[client] = hello.num_test_images
@@ -104,13 +118,14 @@ class ClientRegistry:
         """Leave a client out, and say why."""
         log(WARNING, "Left out: %s: %s", client, reason)
         self.refused[client] = reason
-        self.nodes.pop(client, None)
+        self.leave_out([client])
 
     def leave_out(self, clients: Collection[str]) -> None:
         """Take out clients that are not to be asked."""
         for client in clients:
             self.nodes.pop(client, None)
             self.class_names.pop(client, None)
+            self.feature_moments.pop(client, None)
 
 
 @dataclass(eq=False)

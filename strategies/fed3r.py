@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
 from logging import INFO, WARNING
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -35,6 +35,7 @@ from strategies.messaging import (
     printable,
     same_request,
 )
+from strategies.sample_counts import check_announced
 from strategies.sampling import CohortSampler
 from strategies.solver import HeadSolver
 
@@ -56,6 +57,14 @@ class Journal(Protocol):
         ``contribution`` is what the record holds.
         What this raises ends the run, and the sum does not change.
         """
+
+
+class _Judged(NamedTuple):
+    """A contribution that waits for others to be compared with."""
+
+    contribution: Contribution
+    entry: LedgerEntry
+    record: ArrayRecord
 
 
 @dataclass(eq=False)
@@ -88,6 +97,8 @@ class Fed3R(Strategy):
         Refuses clients that see a built-in picture otherwise than the server does.
     newcomers : callable
         Returns clients that have come since, or have come back as another node.
+    max_unreadable : float
+        Share of a client's images that its contribution may lack.
     """
 
     registry: ClientRegistry
@@ -104,9 +115,11 @@ class Fed3R(Strategy):
     _progress: Progress = field(
         default_factory=lambda: Progress("clients counted"), init=False
     )
+    max_unreadable: float = 0.0
     _cohort: list[str] = field(default_factory=list, init=False)
     _asked: list[str] = field(default_factory=list, init=False)
     _absence: Absence = field(init=False)
+    _judged: dict[str, _Judged] = field(default_factory=dict, init=False)
     _reported: Traffic = field(default_factory=Traffic, init=False)
 
     def __post_init__(self) -> None:
@@ -174,6 +187,7 @@ class Fed3R(Strategy):
                 silent.discard(client)
                 self._fold(client, reply)
             self._progress(len(self.sampler.counted), len(self.sampler.clients))
+        self._admit()
         for client in sorted(silent):
             log(WARNING, "Client %s did not reply", client)
         self._close_round(silent)
@@ -294,18 +308,38 @@ class Fed3R(Strategy):
             counts = read_image_counts(reply.content)
             record = reply.content.array_records.get("arrays", ArrayRecord())
             contribution = self.accumulator.unpack(record)
+            announced = self.registry.num_samples.get(client)
+            check_announced(announced, contribution.n, counts, self.max_unreadable)
         except ValueError as error:
             reason = f"its statistics were refused: {error}"
             self._fail(client, reason, outcome=REFUSED, digest=digest)
             return
+        if client in self._judged:
+            self._admit()
         if client in self.accumulator.contributions:
             self._skip_repeated(client, digest)
             return
         entry = LedgerEntry(client, ACCEPTED, digest, contribution.n)
         said = {name: value for name, value in counts._asdict().items() if value}
-        self._record(replace(entry, **said), record, contribution)
-        self.accumulator.add(contribution, {client: digest})
-        self.sampler.count(client)
+        self._judged[client] = _Judged(contribution, replace(entry, **said), record)
+        scale = self.accumulator.scale
+        if scale is None or scale.can_judge(len(self._judged)):
+            self._admit()
+
+    def _admit(self) -> None:
+        """Add the contributions that are waiting, but those of features too large."""
+        judged, self._judged = self._judged, {}
+        scale, refusals = self.accumulator.scale, dict[str, str]()
+        if scale and judged:
+            refusals = scale.refusals({k: each[0] for k, each in judged.items()})
+        for client, (contribution, entry, record) in judged.items():
+            if client in refusals:
+                reason = f"its statistics were refused: {refusals[client]}"
+                self._fail(client, reason, outcome=REFUSED, digest=entry.digest)
+                continue
+            self._record(entry, record, contribution)
+            self.accumulator.add(contribution, {client: entry.digest})
+            self.sampler.count(client)
 
     def _skip_repeated(self, client: str, digest: str) -> None:
         """Record another reply of a client that is in the sum: it is added once."""

@@ -205,7 +205,8 @@ class TrainingRounds:
             traffic.up += count_bytes(reply.content)
             self._have_fixed.add(node)
             problem = self._parity_problem(node, nodes[node], reply)
-            if problem := problem or find_problem(reply, expected):
+            problem = problem or find_problem(reply, expected)
+            if problem := problem or self._count_problem(nodes[node], reply):
                 self._diverged += has_diverged(reply)
                 self._fail(nodes[node], problem)
             else:
@@ -229,6 +230,14 @@ class TrainingRounds:
                 self.registry.refuse(client, str(error))
                 return str(error)
             self._see_the_same.add(node)
+        return None
+
+    def _count_problem(self, client: str, reply: Message) -> str | None:
+        """Return why a reply would weigh more than its client can, else None."""
+        try:
+            self.registry.check_count(client, num_examples(reply))
+        except RecordError as error:
+            return str(error)
         return None
 
     def _warn_of_lost_state(self, node: int, client: str, reply: Message) -> None:

@@ -14,6 +14,11 @@ _LOG = logging.getLogger(__name__)
 _LISTED: set[str] = set()  # once a process: a client may be asked again and again
 
 
+def most_unreadable(max_share: float, number: int) -> int:
+    """Return how many of some images may be unreadable: one, unless the share is 0."""
+    return max(1, int(max_share * number)) if max_share else 0
+
+
 class UnreadableImages:
     """The rows of one image set that turned out not to be readable.
 
@@ -55,7 +60,7 @@ class UnreadableImages:
         The message may leave the owner: it holds no names and no numbers of images.
         """
         found = self.count(rows)
-        if found > (max(1, int(self._max_share * len(rows))) if self._max_share else 0):
+        if found > most_unreadable(self._max_share, len(rows)):
             images = plural(len(rows), "image")
             _LOG.warning("%s: %d of %s can't be read.", owner, found, images)
             raise ValueError(

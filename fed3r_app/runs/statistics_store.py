@@ -133,6 +133,11 @@ class StatisticsStore:
             total.add(contribution)
         return total.value()
 
+    def counted_samples(self) -> dict[str, int]:
+        """Return how many samples each counted client has in the statistics."""
+        entries = standing_entries(self.ledger.entries()).values()
+        return {each.client: each.num_samples or 0 for each in entries}
+
     def image_counts(self) -> dict[str, int]:
         """Return what the counted clients said of their images, added up."""
         entries = standing_entries(self.ledger.entries()).values()

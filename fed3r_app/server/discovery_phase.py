@@ -10,10 +10,12 @@ from flwr.app import ConfigRecord
 from flwr.common.logger import log
 
 from fed3r_app.config import SECAGG, Config
+from fed3r_app.core.outliers import far_above_others
 from fed3r_app.data.label_space import LabelSpace
 from fed3r_app.server.context import RunContext
 from fed3r_app.words import first_names, plural
-from strategies import IN_FLIGHT, ClientDiscovery, natural_key
+from strategies import IN_FLIGHT, ClientDiscovery, ClientRegistry, natural_key
+from strategies.sample_counts import ENOUGH_CLIENTS, outnumbering
 
 
 def discover_clients(
@@ -57,12 +59,13 @@ def discover_clients(
     registry = context.registry
     registry.leave_out(context.state.forgotten)
     registry.leave_out(_others(registry.clients, only))
+    refused = _refuse_larger(context, registry.clients)
+    _hold_back(context, registry.clients)
     if is_local:
         _fix_labels(context, [*registry.class_names.values(), earlier_classes])
-        if _refuse_unknown_classes(context, registry.clients) and not (
-            config.min_clients
-        ):
-            raise ValueError(next(iter(registry.refused.values())))
+        refused += _refuse_unknown_classes(context, registry.clients)
+    if refused and not config.min_clients:
+        raise ValueError(registry.refused[refused[0]])
     num_clients = len({*registry.clients, *counted})
     if config.min_clients > num_clients:
         raise ValueError(
@@ -107,6 +110,8 @@ def admit_newcomers(context: RunContext, only: Collection[str] = ()) -> list[str
     left_out = {*forgotten, *_others(newcomers, only)}
     registry.leave_out(left_out)
     newcomers -= left_out
+    newcomers -= set(_refuse_larger(context, newcomers))
+    newcomers -= set(_hold_back(context, newcomers))
     if context.data.is_local:
         newcomers -= set(_refuse_unknown_classes(context, newcomers))
     joined = sorted(newcomers, key=natural_key)
@@ -126,6 +131,53 @@ def _fix_labels(context: RunContext, known: Iterable[Sequence[str]]) -> None:
     context.data.test_labels(space.names)
     classes = plural(len(space.names), "class")
     log(INFO, "%s: %s", classes, first_names(space.names, 20))
+
+
+def made_the_split(context: RunContext) -> bool:
+    """Return whether the server itself has dealt the images out, as in simulation."""
+    return not context.data.is_local
+
+
+def _refuse_larger(context: RunContext, clients: Iterable[str]) -> list[str]:
+    """Leave out those of some clients that announce too many samples; return them."""
+    registry, most = context.registry, context.config.max_client_samples
+    sizes = {client: registry.num_samples.get(client, 0) for client in clients}
+    larger = [client for client, n in sizes.items() if 0 < most < n]
+    for client in larger:
+        n = sizes[client]
+        reason = f"n must be <= max-client-samples = {most}, it announces {n}."
+        registry.refuse(client, f"Client {client}: {reason}")
+    return larger
+
+
+def _hold_back(context: RunContext, clients: Collection[str]) -> list[str]:
+    """Leave out those of some clients that would outweigh all others; return them.
+
+    The run completes without them: else any client could end it.
+    """
+    registry = context.registry
+    sizes = {**context.state.counted_samples(), **registry.num_samples}
+    held = {}
+    for client in [] if made_the_split(context) else outnumbering(sizes):
+        said = f"announces {sizes[client]} samples, more than all others together"
+        if len(sizes) < ENOUGH_CLIENTS or client not in clients:
+            log(WARNING, "Client %s %s; max-client-samples sets a limit", client, said)
+        else:
+            held[client] = f"it {said}: it is held back."
+    for client, most in far_above_others(_mean_squares(registry)).items():
+        held[client] = (
+            f"the mean squared norm of its features must be <= {most:.6g}, ten times "
+            "the median of the others: it is held back."
+        )
+    for client, reason in held.items():
+        registry.refuse(client, reason)
+    return list(held)
+
+
+def _mean_squares(registry: ClientRegistry) -> dict[str, float]:
+    """Return the mean squared norms of the features of clients that sent moments."""
+    moments = registry.feature_moments.items()
+    return {client: each.squared_norms / each.n for client, each in moments if each.n}
 
 
 def _refuse_unknown_classes(context: RunContext, clients: Iterable[str]) -> list[str]:

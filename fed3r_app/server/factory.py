@@ -126,6 +126,7 @@ def make_strategy(
     lam = None if config.ridge_lambda == "auto" else config.ridge_lambda
     given = HeadOptions(lam, config.normalize_classes, config.fit_intercept)
     options |= {"registry": context.registry, "solver": HeadSolver(head, given)}
+    options["max_unreadable"] = config.max_unreadable
     if not isinstance(sampler, GroupSampler):
         return Fed3R(sampler=sampler, accumulator=accumulator, **options)
     return SecureAggregation(

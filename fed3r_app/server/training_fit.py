@@ -110,7 +110,9 @@ def measure_fit(
             if reply.has_error():
                 raise RecordError(reply.error.reason)
             traffic.up += count_bytes(reply.content)
-            fit.add(client, read_fit(reply.content, len(temperatures)))
+            said = read_fit(reply.content, len(temperatures))
+            registry.check_count(client, said.metrics.total)
+            fit.add(client, said)
         except RecordError as error:
             log(WARNING, "Client %s failed: %s", client, printable(str(error)))
     context.recorder.add_costs(up=traffic.up, down=traffic.down)

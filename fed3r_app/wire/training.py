@@ -12,7 +12,7 @@ from torch import Tensor
 from fed3r_app.core import FeatureMap, LeaveOneOut, Metrics
 from fed3r_app.wire import RecordError
 from fed3r_app.wire.messages import pack_feature_map, read_feature_map
-from fed3r_app.wire.validation import read_array
+from fed3r_app.wire.validation import read_array, read_number, read_whole, shown
 
 # Records that travel beside the arrays that train.
 RUNNING, FIXED, CONTROL = "running-statistics", "classifier", "control"
@@ -129,18 +129,19 @@ def read_fit(content: RecordDict, expected: int) -> Fit:
     record = content.metric_records.get("metrics", MetricRecord())
     values = record.get(_LOSSES)
     if not isinstance(values, list) or len(values) != expected:
-        raise RecordError(f"{_LOSSES} must be {expected} numbers, got {values!r}.")
-    losses = torch.tensor(values, dtype=torch.float64)
-    if not (losses.isfinite() & (losses >= 0)).all():
-        raise RecordError(f"{_LOSSES} must be finite and >= 0, got {values!r}.")
-    return Fit(losses, *(_read_correct(record, k) for k in (_CORRECT, _LEFT_OUT)))
+        raise RecordError(f"{_LOSSES} must be {expected} numbers, got {shown(values)}.")
+    losses = [read_number({_LOSSES: value}, _LOSSES) for value in values]
+    fits = (_read_correct(record, key) for key in (_CORRECT, _LEFT_OUT))
+    return Fit(torch.tensor(losses, dtype=torch.float64), *fits)
+
+
+def read_evaluation(content: RecordDict) -> Metrics:
+    """Return what is right in a reply to a request for an evaluation."""
+    record = content.metric_records.get("metrics", MetricRecord())
+    read_number(record, "loss")
+    return _read_correct(record, _CORRECT)
 
 
 def _read_correct(record: MetricRecord, key: str) -> Metrics:
-    total, correct = record.get(_TOTAL), record.get(key)
-    if type(total) is not int or type(correct) is not int or not 0 <= correct <= total:
-        raise RecordError(
-            f"{key} must be a whole number of the {_TOTAL}, got {correct!r} of "
-            f"{total!r}."
-        )
-    return Metrics(correct, total)
+    total = read_whole(record, _TOTAL)
+    return Metrics(read_whole(record, key, total), total)
