@@ -7,31 +7,34 @@ that it sends weighs as much. n is known from its hello, before any sum arrives.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
 
 from fed3r_app.data.unreadable import most_unreadable
 from fed3r_app.wire import ImageCounts, RecordError
 
 # Of fewer clients, one may well have more samples than all the others.
-ENOUGH_CLIENTS = 10
+ENOUGH_CLIENTS, _ENOUGH_OTHERS = 10, 3
+_Key = TypeVar("_Key")
 
 
-def outnumbering(sizes: Mapping[str, int]) -> list[str]:
-    """Return the clients that announce more samples than all the others together.
+def outnumbering(sizes: Mapping[_Key, int]) -> list[_Key]:
+    """Return the clients, or groups, with more samples than all the others together.
 
-    Looked for anew without those that were found, and without the largest one, so that
-    two can't cover each other; half of the clients at most are looked at.
+    Looked for anew without those that were found and, where there are enough others,
+    without the largest one, so that two can't cover each other; half of the clients at
+    most are looked at.
     """
-    rest, found = sorted(sizes, key=lambda client: -sizes[client]), list[str]()
+    rest, found = sorted(sizes, key=lambda key: -sizes[key]), list[_Key]()
     total = sum(sizes.values())
     while len(rest) > max(len(sizes) // 2, 2):
         first, second = sizes[rest[0]], sizes[rest[1]]
-        if second > total - first - second:
+        if len(rest) >= 2 + _ENOUGH_OTHERS and second > total - first - second:
             number = 2
         elif first > total - first:
             number = 1
         else:
             break
-        total -= sum(sizes[client] for client in rest[:number])
+        total -= sum(sizes[key] for key in rest[:number])
         found, rest = found + rest[:number], rest[number:]
     return found
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from logging import INFO, WARNING
 from operator import attrgetter
@@ -13,7 +14,6 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fed3r_app.core import RidgeStatistics, check_contribution
-from fed3r_app.errors import RunError
 from fed3r_app.privacy.release import round_counts
 from fed3r_app.privacy.secagg import (
     FixedPointEncoding,
@@ -29,8 +29,10 @@ from fed3r_app.wire import count_bytes
 from fed3r_app.wire import secagg as records
 from strategies.fed3r import Fed3R
 from strategies.messaging import same_request
+from strategies.sample_counts import outnumbering
 from strategies.secagg_sampling import GroupSampler
 
+_MOST_OF_TWO = 10  # how many times the samples of the other group
 Members = Callable[[Group], Collection[int]]
 
 
@@ -104,11 +106,21 @@ class SecureAggregation(Fed3R):
         The sum, before scaling, with the encoding of features as integers.
     threshold_share : float
         Share of a group that must stay to the end. For the others see ``Fed3R``.
+    compare_groups : bool
+        Whether a group of more samples than all others together is dropped: those of a
+        round are compared with each other and with what was counted before.
     """
 
     sampler: GroupSampler
     threshold_share: float
+    compare_groups: bool = False
     _silent: set[str] = field(default_factory=set, init=False)
+    _num_groups: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Count what an earlier part of the run has left as one group."""
+        super().__post_init__()
+        self._num_groups = 1 if self.accumulator.contributions else 0
 
     @property
     def _encoding(self) -> FixedPointEncoding:
@@ -137,8 +149,7 @@ class SecureAggregation(Fed3R):
             self._ask(stage, members, config, grid, timeout)
             groups = [group for group in groups if self._enough(stage, group)]
             asked = stage.done
-        for group in groups:
-            self._fold_group(group)
+        self._fold_groups(groups)
         self._progress(len(self.sampler.counted), len(self.sampler.clients))
         self._close_round(self._silent - self.sampler.counted)
         return self.round_metrics()
@@ -203,41 +214,88 @@ class SecureAggregation(Fed3R):
             return False
         return True
 
-    def _fold_group(self, group: Group) -> None:
+    def _fold_groups(self, groups: Collection[Group]) -> None:
+        """Add the groups' sums, but for one of more samples than all others."""
+        sums: dict[Group, IntegerStatistics] = {}
+        for group in groups:
+            with self._dropped_if_refused(group):
+                sums[group] = self._unmask(group)
+        # Python's integers: noise, or a lie, may be anywhere in 64 bits.
+        sizes = {group: sum(each.counts.tolist()) for group, each in sums.items()}
+        outweighing = self._outweighing(sizes) if self.compare_groups else []
+        # The smallest first: where there are too many samples in all, it is the largest
+        # that is one too many.
+        for group in sorted(sums, key=lambda each: sizes[each]):
+            with self._dropped_if_refused(group):
+                if group in outweighing:
+                    members = ", ".join(group.clients.values())
+                    raise GroupFailed(
+                        f"it is of {sizes[group]} samples, far more than all other "
+                        f"groups together; its members are {members}"
+                    )
+                self._fold_group(group, sums[group])
+
+    def _outweighing(self, sizes: Mapping[Group, int]) -> list[Group]:
+        """Return the groups that have more samples than all others together.
+
+        Of two groups one has more as a rule: ten times as many is too many. With a
+        single group there is nothing to compare.
+        """
+        all_sizes: dict[Group | None, int] = dict(sizes.items())
+        if self._num_groups:
+            all_sizes[None] = self.accumulator.n
+        if self._num_groups + len(sizes) > 2:
+            return [group for group in outnumbering(all_sizes) if group is not None]
+        total = sum(all_sizes.values())
+        return [
+            group for group, n in sizes.items() if 0 < _MOST_OF_TWO * (total - n) < n
+        ]
+
+    def _fold_group(self, group: Group, integers: IntegerStatistics) -> None:
         """Add a group's sum; its survivors are counted, the others may come again."""
-        try:
-            stats = self._unmask(group)
-        except (GroupFailed, ValueError) as failure:
-            # Who was silent at the last request is in that sum as well.
-            reason = f"its group's sum was refused: {failure}"
-            self._abandon(group, reason, lost=group.survivors)
-            return
-        # A noisy n proves nothing, and the budget is spent.
-        exact = self.accumulator.noise is None
-        if exact and self.accumulator.n + stats.n > self._encoding.max_samples:
-            raise RunError(
-                "secagg-max-samples must be at least the number of all clients' "
-                f"images, {self.accumulator.n + stats.n} so far, got "
-                f"{self._encoding.max_samples}: larger sums may be rounded."
-            )
+        stats = self._statistics(integers)
         # No digest and no number of images: of a client only its group is known.
         what = f"group of {len(group.survivors)}"
         clients = [group.clients[i] for i in sorted(group.survivors)]
         for client in clients:
             self._record(LedgerEntry(client, ACCEPTED, what))
         self.accumulator.add(stats, dict.fromkeys(clients, what), group.threshold)
+        self._num_groups += 1
         for client in clients:
             self.sampler.count(client)
 
-    def _unmask(self, group: Group) -> RidgeStatistics:
-        """Return the exact statistics of a group's survivors, or with their noise."""
+    @contextmanager
+    def _dropped_if_refused(self, group: Group) -> Iterator[None]:
+        """Give a group up if its sum is refused: it costs the group, not the run."""
+        try:
+            yield
+        except (GroupFailed, ValueError) as failure:
+            # Who was silent at the last request is in that sum as well.
+            reason = f"its group's sum was refused: {failure}"
+            self._abandon(group, reason, lost=group.survivors)
+
+    def _unmask(self, group: Group) -> IntegerStatistics:
+        """Return the sum over a group's survivors, its counts in whole samples."""
         encoding, space = self._encoding, self.accumulator.space
         integers = IntegerStatistics.from_vector(group.unmask(), *space)
         if self.accumulator.noise:  # with noise in them, sums contradict themselves
-            return round_counts(integers, encoding.bits).statistics(encoding)
-        # What can be checked of a sum: no client's own part is known.
+            return round_counts(integers, encoding.bits)
         integers.check_within(encoding)
+        return integers
+
+    def _statistics(self, integers: IntegerStatistics) -> RidgeStatistics:
+        """Return the statistics of a sum that goes with what was counted before."""
+        encoding = self._encoding
         stats = integers.statistics(encoding)
+        if self.accumulator.noise:  # a noisy n proves nothing
+            return stats
+        if (n := self.accumulator.n + stats.n) > encoding.max_samples:
+            raise ValueError(
+                "secagg-max-samples must be at least the number of all clients' "
+                f"images, {n} so far, got {encoding.max_samples}: larger sums may be "
+                "rounded."
+            )
+        # What can be checked of a sum: no client's own part is known.
         check_contribution(encoding.scaled(stats), self.accumulator.limits)
         return stats
 

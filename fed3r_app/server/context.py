@@ -117,6 +117,11 @@ class RunContext:
         return self.discovery.registry
 
     @property
+    def made_the_split(self) -> bool:
+        """Whether the server itself has dealt the images out, as in simulation."""
+        return not self.data.is_local
+
+    @property
     def num_classes(self) -> int:
         """Number of classes C."""
         return len(self.class_names)

@@ -133,11 +133,6 @@ def _fix_labels(context: RunContext, known: Iterable[Sequence[str]]) -> None:
     log(INFO, "%s: %s", classes, first_names(space.names, 20))
 
 
-def made_the_split(context: RunContext) -> bool:
-    """Return whether the server itself has dealt the images out, as in simulation."""
-    return not context.data.is_local
-
-
 def _refuse_larger(context: RunContext, clients: Iterable[str]) -> list[str]:
     """Leave out those of some clients that announce too many samples; return them."""
     registry, most = context.registry, context.config.max_client_samples
@@ -158,7 +153,7 @@ def _hold_back(context: RunContext, clients: Collection[str]) -> list[str]:
     registry = context.registry
     sizes = {**context.state.counted_samples(), **registry.num_samples}
     held = {}
-    for client in [] if made_the_split(context) else outnumbering(sizes):
+    for client in [] if context.made_the_split else outnumbering(sizes):
         said = f"announces {sizes[client]} samples, more than all others together"
         if len(sizes) < ENOUGH_CLIENTS or client not in clients:
             log(WARNING, "Client %s %s; max-client-samples sets a limit", client, said)

@@ -133,6 +133,7 @@ def make_strategy(
         sampler=sampler,
         accumulator=accumulator,
         threshold_share=config.secagg_threshold,
+        compare_groups=not context.made_the_split,
         **options,
     )
 

@@ -29,6 +29,7 @@ _NONCE_BYTES = 12
 # Values masked at a time: what a processor keeps near, whatever the vector's length.
 _CHUNK = 1 << 16
 SECRET_BYTES, SHARE_BYTES = 32, 33
+SEALED_BYTES = _NONCE_BYTES + 2 * SHARE_BYTES + 16  # with the tag of AES-GCM
 # The smallest prime above all secrets of 32 bytes.
 PRIME = 2**256 + 297
 

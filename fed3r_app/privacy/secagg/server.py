@@ -17,11 +17,13 @@ from fed3r_app.privacy.secagg.client import (
     self_mask_key,
 )
 from fed3r_app.privacy.secagg.crypto import (
+    SEALED_BYTES,
     PublicKeys,
     add_mask,
     agree,
     combine,
     lagrange_weights,
+    new_key,
     public_key,
 )
 
@@ -68,13 +70,23 @@ class Group:
         self._total = np.zeros(length, dtype=np.uint64)
 
     def take_keys(self, member: int, keys: PublicKeys) -> None:
-        """Record a member's public keys."""
+        """Record a member's public keys, with which all others can agree."""
+        taken = {
+            key for pair in self.keys.values() for key in (pair.sealing, pair.masking)
+        }
+        if keys.sealing == keys.masking or taken & {keys.sealing, keys.masking}:
+            raise ValueError("The keys of a group must differ.")
+        own = new_key()
+        for key in (keys.sealing, keys.masking):
+            agree(own, key, "test")
         self.keys[member] = keys
 
     def take_shares(self, member: int, sealed: Mapping[int, bytes]) -> None:
         """Record a member's sealed shares, one for each other member."""
         if sealed.keys() != self.keys.keys() - {member}:
             raise ValueError("There must be one sealed share for each other member.")
+        if any(len(each) != SEALED_BYTES for each in sealed.values()):
+            raise ValueError(f"Sealed shares must have {SEALED_BYTES} bytes.")
         self.sealed[member] = dict(sealed)
 
     def take_masked(self, member: int, vector: NDArray[np.uint64]) -> None:
