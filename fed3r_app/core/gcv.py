@@ -103,7 +103,12 @@ def minimise_gcv(w: Tensor, B2: Tensor, n: int, largest: float) -> Penalty:
 def spectrum(stats: RidgeStatistics) -> tuple[Tensor, Tensor]:
     """Return the eigenvalues w (d,) of A, ascending, and B2 (d,)."""
     if stats.A.device.type == "cpu":
-        return _spectrum_by_tridiagonal(stats)
+        try:
+            return _spectrum_by_tridiagonal(stats)
+        # The fastest routine gives up on some spectra, of few directions that are far
+        # larger than all others; the slower one does not.
+        except np.linalg.LinAlgError as error:
+            warnings.warn(f"{error} Eigenvalues by a slower way.", stacklevel=2)
     w, U = torch.linalg.eigh(stats.A)
     return w, (U.T @ stats.b).square().sum(dim=1)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fed3r_app.core import RidgeStatistics, select_lambda
+from fed3r_app.core import RidgeStatistics, gcv, select_lambda
 from fed3r_app.core.gcv import _spectrum_by_tridiagonal
 from tests.harness.samples import Draw, assert_same, parts_of
 
@@ -142,3 +142,37 @@ def test_features_of_zero_and_no_samples_are_refused() -> None:
         select_lambda(stats)
     with pytest.raises(ValueError, match="needs samples, got none"):
         select_lambda(RidgeStatistics.zeros(3, 2))
+
+
+def large_and_few(seed: int) -> RidgeStatistics:
+    """Return statistics of ten images, each a hundred thousand times, in float32."""
+    Z = np.maximum(np.random.default_rng(seed).normal(size=(10, 128)), 0)
+    stats = RidgeStatistics.of(torch.tensor(Z), torch.arange(10), 10)
+    A = (stats.A * 1e5).float().double()
+    return RidgeStatistics(A, 1e5 * stats.b, 100_000 * stats.counts)
+
+
+@pytest.mark.parametrize("seed", [79, 289])
+@pytest.mark.filterwarnings("ignore:ridge-lambda|LAPACK's dstemr failed")
+def test_spectra_that_the_fastest_routine_gives_up_have_a_penalty_too(
+    seed: int,
+) -> None:
+    stats = large_and_few(seed)
+    w, _ = gcv.spectrum(stats)
+    expected = torch.linalg.eigvalsh(stats.A)
+    torch.testing.assert_close(w, expected, rtol=1e-9, atol=1e-12 * float(w.max()))
+    assert select_lambda(stats) > 0
+
+
+def test_the_slower_way_gives_the_same_penalty(
+    draw: Draw, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats = RidgeStatistics.of(*draw("relu", 60, 20, 3, 1), 3)
+    expected = select_lambda(stats)
+
+    def fail(*_: Any) -> Any:
+        raise np.linalg.LinAlgError("LAPACK's dstemr failed with 22.")
+
+    monkeypatch.setattr(gcv, "eigen_tridiagonal", fail)
+    with pytest.warns(UserWarning, match="dstemr failed with 22. Eigenvalues by a slo"):
+        assert select_lambda(stats) == pytest.approx(expected, rel=RESOLUTION)
