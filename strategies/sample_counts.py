@@ -21,18 +21,19 @@ def outnumbering(sizes: Mapping[_Key, int]) -> list[_Key]:
     """Return the clients, or groups, with more samples than all the others together.
 
     Looked for anew without those that were found and, where there are enough others,
-    without the largest one, so that two can't cover each other; half of the clients at
-    most are looked at.
+    without the largest one, so that two can't cover each other; half of all are left.
     """
     rest, found = sorted(sizes, key=lambda key: -sizes[key]), list[_Key]()
     total = sum(sizes.values())
-    while len(rest) > max(len(sizes) // 2, 2):
+    while len(rest) > 2:
         first, second = sizes[rest[0]], sizes[rest[1]]
         if len(rest) >= 2 + _ENOUGH_OTHERS and second > total - first - second:
             number = 2
         elif first > total - first:
             number = 1
         else:
+            break
+        if len(rest) - number < len(sizes) / 2:
             break
         total -= sum(sizes[key] for key in rest[:number])
         found, rest = found + rest[:number], rest[number:]
