@@ -214,6 +214,7 @@ class Config:
     device: Text = "auto"
     output_dir: Text = ""
     run_name: Text = ""
+    tracker: Text = ""
     resume: Flag = False
     forget: Text = ""
     replace: Text = ""

@@ -12,6 +12,7 @@ OTHER_IN_V0_1: dict[str, Value] = {
     **{"test-share": 0.0, "max-unreadable": 0.0},
     **{"image-size": 96, "intensity": "range"},
     **{"clip-norm": 0.0, "local-prior": False, "temperature": 0.1, "augment": False},
+    "tracker": "",
     **{"guard": False, "refit": False, "refit-every": 0, "batch-size": 50},
 }
 # What ``lr = "auto"`` was: after a closed-form start, and after a random one.

@@ -13,6 +13,7 @@ from fed3r_app.runs.curves import plot_run
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.provenance import summary_block
 from fed3r_app.runs.report import format_bytes, summary_table
+from fed3r_app.runs.trackers import Guarded
 from fed3r_app.words import plural
 
 Progress = dict[str, int | float]
@@ -41,9 +42,14 @@ class Recorder:
     """
 
     def __init__(
-        self, directory: RunDirectory, num_clients: int, progress: Progress
+        self,
+        directory: RunDirectory,
+        num_clients: int,
+        progress: Progress,
+        tracker: Guarded,
     ) -> None:
         self._directory = directory
+        self._tracker = tracker
         self._num_clients = num_clients
         self.rounds = int(progress.get("rounds", 0))
         self._bytes = {key: int(progress.get(key, 0)) for key in _BYTES}
@@ -80,6 +86,7 @@ class Recorder:
         about = {"round": self.rounds, "clients": self._num_clients}
         line = {**about, **values, **self.costs()}
         self._directory.append_metrics(line)
+        self._tracker.log(line, self.rounds)
         if not log_it:  # the bar of its phase has moved
             return
         words = [
@@ -112,6 +119,7 @@ class Recorder:
         }
         self._directory.write_summary(summary)
         plot_run(self._directory, self._directory.curves_path)
+        self._tracker.finish(summary, self._directory.curves_path, self.rounds)
         log(INFO, "%s:\n\n%s\n", SUMMARY, summary_table(summary))
         log(INFO, "Results: %s", self._directory.path)
         log(INFO, "Picture: %s", self._directory.curves_path)

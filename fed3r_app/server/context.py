@@ -27,6 +27,7 @@ from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.recorder import RESULTS, Recorder
 from fed3r_app.runs.snapshots import Setting
 from fed3r_app.runs.statistics_store import StatisticsStore
+from fed3r_app.runs.trackers import Guarded, check_tracker
 from fed3r_app.server.preflight import new_spec
 from fed3r_app.wire import ParityCheck, with_labels, with_reading
 from strategies import ClientDiscovery, ClientRegistry
@@ -50,6 +51,8 @@ class RunContext:
 
     Attributes
     ----------
+    tracker : Guarded
+        Gets the numbers of the run, too.
     test_features : Tensor of shape (n, d) or None
         Features of the test images, where the server has any; made by ``prepare``.
     class_names : tuple of str
@@ -69,6 +72,7 @@ class RunContext:
     backbone: Backbone
     directory: RunDirectory
     device: torch.device
+    tracker: Guarded = field(default_factory=Guarded, init=False)
     test_features: Tensor | None = field(default=None, init=False)
     class_names: tuple[str, ...] = field(default=(), init=False)
     state: StatisticsStore = field(init=False)
@@ -82,6 +86,7 @@ class RunContext:
         Bad settings are refused here, before any client is asked.
         """
         device = resolve_device(config.device)
+        check_tracker(config.tracker)
         data = ServerData.load(config)
         if data.dataset and not data.test_images:
             hint = (

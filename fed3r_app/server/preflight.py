@@ -18,6 +18,7 @@ from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.privacy import SMALLEST_GROUP
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.formats import upgrade_config
+from fed3r_app.runs.trackers import check_tracker
 
 _MOST_BY_DEFAULT = 10
 
@@ -69,6 +70,7 @@ def check_simulation(config: Config, clients: int | None = None) -> int:
             f"{config.dataset!r}, which is for real nodes. Images of your own are "
             "'imagefolder'."
         )
+    check_tracker(config.tracker)
     RunDirectory.check(config.output_dir, config.run_name, config.resume)
     check_data_path(config)
     data = load_dataset(config.dataset, config.data_path, config.test_share)

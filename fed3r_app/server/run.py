@@ -19,6 +19,7 @@ from fed3r_app.runs.model_file import SavedModel, save_model
 from fed3r_app.runs.provenance import earlier_version, recorded_part
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Checkpoint, Snapshot, load_checkpoint
+from fed3r_app.runs.trackers import tracking
 from fed3r_app.server.client_evaluation import evaluate_at_clients
 from fed3r_app.server.context import RunContext
 from fed3r_app.server.discovery_phase import clients_with_test_images, discover_clients
@@ -40,9 +41,13 @@ def run(grid: Grid, config: Config) -> None:
         if config.forget or config.replace:
             forget_or_replace(context)
             return
-        run = _Run(context)
+        run, directory = _Run(context), context.directory
+        settings = config.to_run_config()
         try:
-            with recorded_part(context.directory, str(context.device), config.seed):
+            with (
+                recorded_part(directory, str(context.device), config.seed),
+                tracking(config.tracker, directory, settings) as context.tracker,
+            ):
                 context.prepare()
                 run.run()
         except Stopped:
@@ -142,7 +147,10 @@ class _Run:
         context.directory.write_clients(clients)
         earlier = self._checkpoint or self._snapshot
         context.recorder = Recorder(
-            context.directory, len(clients), earlier.progress if earlier else {}
+            context.directory,
+            len(clients),
+            earlier.progress if earlier else {},
+            context.tracker,
         )
         traffic = context.registry.traffic
         context.recorder.add_costs(up=traffic.up, down=traffic.down)

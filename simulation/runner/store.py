@@ -21,6 +21,8 @@ from fed3r_app.files import file_lock
 from fed3r_app.runs.directory import RunDirectory, output_directory
 from simulation.runner.run_grid import ExperimentRun
 
+# They say nothing of what a run comes to.
+_WITHOUT_EFFECT = ("tracker",)
 DONE, BEGUN, NEW = "done", "begun", "not run"
 
 
@@ -66,7 +68,7 @@ class Store:
             config = json.loads(directory.config_path.read_text())
         except (OSError, ValueError):
             return None
-        same = all(config.get(key) == value for key, value in run.config.items())
+        same = all(config.get(key) == value for key, value in _decisive(run))
         return summary if same and _is_complete(summary, run) else None
 
     def prepare(self, run: ExperimentRun) -> bool:
@@ -99,10 +101,15 @@ def run_name(run: ExperimentRun) -> str:
         words += [config["finetune"], config["optimizer"]]
     words += [config["partition"], f"seed{config['seed']}"]
     # Features made by another recipe are other features.
-    settings = [run.clients, sorted(run.config.items()), RECIPE_VERSION]
+    settings = [run.clients, _decisive(run), RECIPE_VERSION]
     content = json.dumps(settings + _weights_digests(str(config["weights"])))
     digest = hashlib.sha256(content.encode()).hexdigest()[:10]
     return "-".join([*map(str, words), digest])
+
+
+def _decisive(run: ExperimentRun) -> list[tuple[str, object]]:
+    """Return the settings that decide what a run comes to."""
+    return sorted((k, v) for k, v in run.config.items() if k not in _WITHOUT_EFFECT)
 
 
 def _weights_digests(weights: str) -> list[str]:
