@@ -12,7 +12,7 @@ from pathlib import Path
 
 Commands = argparse._SubParsersAction  # what add_subparsers() returns
 BENCHMARKS = (
-    *("upload", "server", "solve", "extract", "engine"),
+    *("upload", "server", "solve", "extract", "engine", "engines"),
     *("reference", "scale", "federation", "privacy", "secagg"),
 )
 _ON_EXPERIMENTS = {

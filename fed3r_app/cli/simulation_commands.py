@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,8 @@ def simulate(options: argparse.Namespace) -> int:
     """
     from fed3r_app.deployment.processes import orderly_exit
 
+    # Read when torch is loaded: threads that wait in a loop slow a busy machine down.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with before_start():
         config, clients, resources = _checked(options)
     reserved = RunDirectory.reserved(config.output_dir, config.run_name)

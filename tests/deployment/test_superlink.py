@@ -4,6 +4,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -129,6 +130,41 @@ def test_a_run_needs_a_superlink(sentence: Any, tmp_path: Path) -> None:
         f"fed3r: No connection to the SuperLink at {address}: nothing listens there. "
         "Is it started?"
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["metod=fedncm"],
+        ["--run-config", "alpha 0.1"],
+        ["--run-config", 'method="fedncm" nonsense'],
+        ["--config", "nowhere.json"],
+        ["method", "=", "fedncm", "partition=natural"],
+    ],
+)
+def test_settings_are_checked_before_the_superlink_is_asked(
+    capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    assert main(["run", f"127.0.0.1:{free_port()}", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "No connection" not in line
+
+
+def test_settings_reach_the_run_whichever_way_they_are_given(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    def run(_: SuperLink, app: Path, run_config: list[str], **__: Any) -> None:
+        seen.extend(tomllib.loads(Path(path).read_text()) for path in run_config)
+
+    monkeypatch.setattr(SuperLink, "run", run)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.toml").write_text("seed = 7")
+    words = ["method", "=", "fedncm", "--run-config", 'labels="a b" dataset=local']
+    assert main(["run", "127.0.0.1:1", *words, "--config", "x.toml"]) == 0
+    wanted = {"method": "fedncm", "labels": "a b", "dataset": "local", "seed": 7}
+    assert seen == [wanted]
 
 
 def test_a_run_needs_an_app(serve: Any, sentence: Any, tmp_path: Path) -> None:

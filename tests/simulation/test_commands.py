@@ -14,6 +14,7 @@ from fed3r_app.cli import main as fed3r
 from fed3r_app.deployment import processes
 from fed3r_app.deployment.processes import INSTALLED_APP, app_settings, stage_app
 from simulation import __main__ as simulation
+from simulation.engines.superlink import private_superlink
 
 Capsys = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -106,13 +107,61 @@ def test_a_run_outside_of_the_project_is_refused_in_a_sentence(
     assert not (tmp_path / ".flwr").exists()
 
 
+@pytest.mark.parametrize("settings", ["alpha 0.1", "metod=lda", "nonsense", "x.toml"])
+def test_what_flower_would_drop_is_refused(
+    superlink: MagicMock, tmp_path: Path, capsys: Capsys, settings: str
+) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.flwr.app]")
+    assert simulation.main(["flwr-run", "--run-config", settings]) == 2
+    hint, _ = capsys.readouterr().err.splitlines()
+    assert "fed3r simulate --engine ray" in hint
+    superlink.assert_not_called()
+
+
+def test_superlinks_in_one_folder_do_not_disturb_each_other(tmp_path: Path) -> None:
+    with private_superlink(tmp_path) as one, private_superlink(tmp_path) as other:
+        assert one.home != other.home
+        for superlink in (one, other):
+            superlink.superlink.check()
+    assert not processes_of(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["superlink.log"]
+
+
+@pytest.mark.slow
+def test_two_runs_on_ray_in_one_folder_at_once(tmp_path: Path) -> None:
+    """Also far from the project's folder: the app is the installed one."""
+    command = [sys.executable, "-m", "fed3r_app.cli", "simulate", "--engine", "ray"]
+    command += ["--clients", "3", "backbone=pixels", "image-size=8"]
+    started = [
+        subprocess.Popen(
+            [*command, f"run-name={name}"],
+            cwd=tmp_path,
+            env={**os.environ, "FED3R_CACHE_DIR": str(tmp_path / "cache")},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for name in ("one", "other")
+    ]
+    for process in started:
+        output, _ = process.communicate(timeout=300)
+        assert process.returncode == 0, output
+    results = tmp_path / "results"
+    assert {path.name for path in results.iterdir()} == {"one", "other", "latest"}
+    for name in ("one", "other", "latest"):
+        assert (results / name / "summary.json").is_file()
+    assert not processes_of(tmp_path)
+    assert [path.name for path in (tmp_path / ".flwr").iterdir()] == ["superlink.log"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("run_config", "code"),
     [
         ('backbone="pixels" image-size=8', 0),
-        ("ridge-lambda=-1", 1),
-        ("ridge-lamda=1", 1),
+        ('backbone="pixels" image-size=8 max-client-samples=1', 1),
+        ("ridge-lambda=-1", 2),
+        ("ridge-lamda=1", 2),
     ],
 )
 def test_the_exit_code_is_zero_only_if_the_run_completed(
