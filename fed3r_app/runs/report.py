@@ -9,6 +9,7 @@ from fed3r_app.core.names import METHODS
 from fed3r_app.words import first_names
 
 Values = Mapping[str, object]
+HEADS_NOTE = "All are from the same statistics, and none was chosen by these numbers."
 _MAX_LISTED = 8
 
 
@@ -146,11 +147,14 @@ def _fine_tuning(summary: Values) -> str:
     return how if temperature is None else f"{how}, temperature {temperature:.3g}"
 
 
-def _heads_table(summary: Values) -> str:
-    """Return what each head gets from the same statistics; "" if unknown."""
+def head_rows(summary: Values) -> list[tuple[str, str, str]]:
+    """Return what each head gets from the same statistics, below a row of labels.
+
+    Empty if that is not known.
+    """
     heads = summary.get("heads")
     if not isinstance(heads, dict):
-        return ""
+        return []
     number = number_of(summary, "test_images")
     where = f"{number:,.0f} test images" if number else "the test images"
     rows = [("head", "method", f"accuracy on {where}")]
@@ -160,10 +164,17 @@ def _heads_table(summary: Values) -> str:
         shown = format_percent(accuracy) + (f" ± {error:.1f}" if number else "")
         is_model = " (the run's method)" if method == summary.get("method") else ""
         rows.append((head.replace("-", " "), method, shown + is_model))
+    return rows
+
+
+def _heads_table(summary: Values) -> str:
+    """Return the heads as aligned lines; "" if unknown."""
+    rows = head_rows(summary)
+    if not rows:
+        return ""
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:2]]
     lines = [f"{h:<{widths[0]}}  {m:<{widths[1]}}  {text}" for h, m, text in rows]
-    note = "All are from the same statistics, and none was chosen by these numbers."
-    return "\n".join(["", "", *lines, note])
+    return "\n".join(["", "", *lines, HEADS_NOTE])
 
 
 _COUNT = "{:,.0f}".format

@@ -23,10 +23,8 @@ def serve(folder: Path, host: str, port: int, announce: Callable[[str], None]) -
 
     Port 0 is any free one. An address that other machines reach has a token in its URL.
     """
-    results = Results(folder)
-    token = "" if is_loopback(host) else secrets.token_urlsafe(_TOKEN_BYTES)
+    app, token = guarded_app(folder, host)
     with _listen(host, port) as listener:
-        app = Guard(make_app(results), host, token)
         config = uvicorn.Config(
             app,
             log_level="warning",
@@ -38,6 +36,12 @@ def serve(folder: Path, host: str, port: int, announce: Callable[[str], None]) -
         announce(_url(host, listener.getsockname()[1], token))
         with suppress(KeyboardInterrupt):
             uvicorn.Server(config).run(sockets=[listener])
+
+
+def guarded_app(folder: Path, host: str) -> tuple[Guard, str]:
+    """Return the application for an address, and the token it asks for, "" for none."""
+    token = "" if is_loopback(host) else secrets.token_urlsafe(_TOKEN_BYTES)
+    return Guard(make_app(Results(folder)), host, token), token
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -14,10 +14,12 @@ from fed3r_app.config import DEFAULTS, Value
 from fed3r_app.runs.ledger import FORGOTTEN
 from fed3r_app.runs.listing import RUNNING, ListedRun
 from fed3r_app.runs.report import (
+    HEADS_NOTE,
     format_bytes,
     format_flops,
     format_percent,
     format_seconds,
+    head_rows,
     number_of,
     summary_rows,
 )
@@ -60,6 +62,8 @@ def run_view(run: RunFiles) -> View:
         "version": run.version,
         "run": _row(listed),
         "outcome": summary_rows(outcome),
+        "heads": head_rows(outcome),
+        "heads_note": HEADS_NOTE,
         "curve": curve_of(lines),
         "costs": _costs(last),
         "time": _text(last, "seconds", format_seconds),

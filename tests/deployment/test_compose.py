@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 import yaml
@@ -106,6 +107,7 @@ class Host:
             (r"127\.0\.0\.1:9094", f"127.0.0.1:{own}"),
             (r"--port=8000", f"--port={superlink}"),
             (r"--port=9094", f"--port={own}"),
+            (r"--port=8080", "--port=0"),
             (r"--host=0\.0\.0\.0", "--host=127.0.0.1"),
         ]
         for folder, volume in mounts(self.services[name]).items():
@@ -169,6 +171,13 @@ class Host:
         pytest.fail(f"{name} did not become healthy: {log.read_text()}")
 
 
+def runs_on_the_page(host: Host) -> Any:
+    """Return the runs that the page shows whose address its service has printed."""
+    (url,) = re.findall(r"http://\S+", (host.root / "ui.log").read_text())
+    with urlopen(f"{url}api/runs") as answer:
+        return json.load(answer)["runs"]
+
+
 def image_environment() -> Any:
     """Return the variables that the Dockerfile sets, but for the folders."""
     text = (FOLDER / "Dockerfile").read_text().replace("\\\n", " ")
@@ -185,6 +194,7 @@ def test_the_services_run_to_the_result(files: Any, tmp_path: Path) -> None:
     try:
         for name in in_order(services):
             host.start(name)
+        assert [run["accuracy"] for run in runs_on_the_page(host)] != [None]
     finally:
         host.stop()
     (summary,) = (tmp_path / "volumes" / "results").glob("2*/summary.json")
@@ -200,7 +210,7 @@ def test_what_is_published_is_published_on_this_machine_only(files: Any) -> None
     ports = [
         port for service in load(files).values() for port in service.get("ports", [])
     ]
-    assert ports == ["127.0.0.1:8000:8000"]
+    assert ports == ["127.0.0.1:8000:8000", "127.0.0.1:8080:8080"]
 
 
 @BOTH

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,10 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from pathlib import Path
+from threading import Thread
 from typing import Any
+
+import uvicorn
 
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.ledger import Ledger, LedgerEntry
+from fed3r_app.ui.serve import guarded_app
 
 
 @dataclass(frozen=True)
@@ -23,11 +29,17 @@ class Served:
 
     folder: Path
     url: str  # as it was printed
+    pid: int = 0  # of the server, where it is a process of its own
 
     @property
     def address(self) -> str:
         """Host and port."""
         return self.url.split("/")[2]
+
+    def processor_seconds(self) -> float:
+        """Return the processor time that the server has taken so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def ask(
         self, path: str, method: str = "GET", body: bytes | None = None, **headers: str
@@ -63,12 +75,29 @@ def served(folder: Path, *options: str) -> Iterator[Served]:
         for line in process.stdout:
             found = re.search(r"http://\S+", line)
             if found:
-                yield Served(folder, found[0])
+                yield Served(folder, found[0], process.pid)
                 return
         raise AssertionError("fed3r ui printed no address")
     finally:
         process.terminate()
         process.wait(timeout=20)
+
+
+@contextmanager
+def served_to_others(folder: Path) -> Iterator[Served]:
+    """Serve what `--host 0.0.0.0` would; from here, other machines don't reach it."""
+    app, token = guarded_app(folder, "0.0.0.0")
+    config = uvicorn.Config(app, log_level="warning", lifespan="off")
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            port = listener.getsockname()[1]
+            yield Served(folder, f"http://127.0.0.1:{port}/?token={token}")
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def write_run(folder: Path, name: str, rounds: int = 3, clients: int = 4) -> Any:

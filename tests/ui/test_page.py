@@ -27,7 +27,7 @@ from fed3r_app.runs.report import (
     format_seconds,
 )
 from tests.cli.test_commands import save_image, save_run
-from tests.harness.ui import Served, served, write_run
+from tests.harness.ui import Served, served, served_to_others, write_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -189,6 +189,7 @@ def test_a_dropped_picture_is_classified(
 def test_large_folders_and_runs_open_in_two_seconds(
     browser: Browser, tmp_path: Path
 ) -> None:
+    """Of processor time, of server and page together: others use the machine, too."""
     first = write_run(tmp_path, "run-0000")
     for number in range(1, 999):
         folder = tmp_path / f"run-{number:04}"
@@ -210,10 +211,15 @@ def test_large_folders_and_runs_open_in_two_seconds(
             ("#/run/large/clients", "text=1 to 100 of 9275"),
         ):
             page = browser.new_page()
-            began = time.monotonic()
+            meter = page.context.new_cdp_session(page)
+            meter.send("Performance.enable", {"timeDomain": "threadTicks"})
+            before = site.processor_seconds()
             page.goto(site.url + path)
             page.wait_for_selector(selector)
-            assert time.monotonic() - began < 2, path
+            server = site.processor_seconds() - before
+            values = meter.send("Performance.getMetrics")["metrics"]
+            taken = {each["name"]: each["value"] for each in values}["TaskDuration"]
+            assert 0 < server + taken < 2, (path, server, taken)
             page.close()
         view = site.json("/api/runs/large")
         assert view["clients"] == {"counted": 9000, "missing": MANY_CLIENTS - 9000}
@@ -252,7 +258,7 @@ def test_nothing_is_wider_than_the_screen(page: Page, site: Served, width: int) 
 
 def test_the_token_of_the_url_opens_the_page(browser: Browser, tmp_path: Path) -> None:
     write_run(tmp_path, "it")
-    with served(tmp_path, "--host", "0.0.0.0") as site:
+    with served_to_others(tmp_path) as site:
         page = browser.new_page()
         page.goto(site.url)
         page.wait_for_selector("td.name:has-text('it')")

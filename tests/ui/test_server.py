@@ -13,9 +13,7 @@ import pytest
 
 from fed3r_app.runs.ledger import Ledger, LedgerEntry
 from fed3r_app.runs.report import format_bytes, format_percent
-from tests.harness.ui import Served, served, write_run
-
-NOT_LOCAL = "0.0.0.0"
+from tests.harness.ui import Served, served, served_to_others, write_run
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +161,7 @@ def test_nothing_is_written(page: Served) -> None:
 
 def test_another_address_needs_the_token(tmp_path: Path) -> None:
     write_run(tmp_path, "it")
-    with served(tmp_path, "--host", NOT_LOCAL) as page:
+    with served_to_others(tmp_path) as page:
         path, token = page.url[page.url.index("/?") :], page.url.partition("=")[2]
         assert len(token) >= 20
         for wrong in ("/", "/app.js", "/api/runs", "/?token=x", "/metrics"):

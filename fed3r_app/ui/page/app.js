@@ -254,6 +254,10 @@ function overview(content) {
       h("thead", {}, h("tr", {}, h("th"), h("th", { class: "number" }, "sent"), h("th", { class: "number" }, "by the paper's formulas"))),
       h("tbody", {}, view.costs.map((cost) => h("tr", {}, h("td", {}, cost.what), h("td", { class: "number" }, cost.ours), h("td", { class: "number" }, cost.paper)))))),
       h("p", { class: "note" }, "Bytes of all clients together. FLOPs are counted as in the paper, as the mean of the clients.")] : []),
+    ...(view.heads.length ? [h("h2", {}, "Heads"), h("div", { class: "wide" }, h("table", {},
+      h("thead", {}, h("tr", {}, view.heads[0].map((label) => h("th", {}, label)))),
+      h("tbody", {}, view.heads.slice(1).map((row) => h("tr", {}, row.map((text) => cell(text))))))),
+      h("p", { class: "note" }, view.heads_note)] : []),
     ...(view.outcome.length ? [h("h2", {}, "Outcome"), pairs(view.outcome)] : []));
 }
 
@@ -276,7 +280,7 @@ function clientsTab(content, name) {
     const query = new URLSearchParams({ ...asked, limit: CLIENTS_ON_A_PAGE });
     const { total, offset, rows } = await get(`${runPath(name)}/clients?${query}`);
     body.replaceChildren(...rows.map((row) => h("tr", {}, h("td", { class: "name" }, row.client), h("td", {}, state(row.state)),
-      h("td", { class: "number" }, row.images ?? ""), h("td", { class: "number" }, row.replies), h("td", {}, dateOf(row.time)), h("td", { class: "reason" }, row.reason))));
+      h("td", { class: "number" }, row.images ?? ""), h("td", { class: "number" }, row.replies), cell(dateOf(row.time), "time"), h("td", { class: "reason" }, row.reason))));
     range.textContent = total ? `${offset + 1} to ${offset + rows.length} of ${total}` : "No client of that kind has replied.";
     before.disabled = offset === 0;
     after.disabled = offset + rows.length >= total;
@@ -349,7 +353,7 @@ function classesTab(content, name) {
     pairsOf.hidden = !view.confused.length;
     if (view.counts.length) {
       matrix(host, view.names, view.counts, describe);
-      readout.textContent = "Rows are true classes, columns predicted ones; darker is a larger share of the class.";
+      readout.textContent = "Rows are true classes, columns predicted ones. The stronger the colour, the larger the share of the class.";
     }
     confused.show(view.confused);
     draw();

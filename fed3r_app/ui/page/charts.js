@@ -115,8 +115,9 @@ export function matrix(host, names, counts, say) {
   }
   drawn(host, (width) => {
     const longest = Math.max(...names.map((name) => name.length));
-    const left = named ? Math.min(7 * longest + 12, 110, width / 3) : 18;
-    const top = named ? 26 : 18;
+    const left = named ? Math.min(7 * longest + 16, 130, width / 3) : 18;
+    const most = Math.floor((left - 14) / 7); // letters of a name
+    const top = named && longest > 3 ? left : 22;
     const cell = Math.min((width - left - 2) / size, 44);
     const side = cell * size;
     const chart = svg("svg", { width: left + side + 2, height: top + side + 2, role: "img", "aria-label": "confusion matrix" });
@@ -135,12 +136,11 @@ export function matrix(host, names, counts, say) {
     chart.append(svg("rect", { class: "frame", x: left, y: top, width: side, height: side }));
     if (named) {
       names.forEach((name, i) => {
-        const most = Math.floor((left - 10) / 7);
-        const row = name.length > most ? `${name.slice(0, most - 1)}…` : name;
-        chart.append(svg("text", { x: left - 8, y: top + (i + 0.5) * cell + 4, "text-anchor": "end" }, row));
-        const fits = Math.floor(cell / 7);
-        const column = name.length > fits ? `${name.slice(0, Math.max(fits - 1, 1))}…` : name;
-        chart.append(svg("text", { x: left + (i + 0.5) * cell, y: top - 8, "text-anchor": "middle" }, column));
+        const short = name.length > most ? `${name.slice(0, most - 1)}…` : name;
+        chart.append(svg("text", { x: left - 8, y: top + (i + 0.5) * cell + 4, "text-anchor": "end" }, short));
+        const x = left + (i + 0.5) * cell;
+        const turned = { x: 8 - top, y: x + 4, transform: "rotate(-90)" };
+        chart.append(svg("text", longest > 3 ? turned : { x, y: top - 8, "text-anchor": "middle" }, short));
       });
     } else {
       chart.append(svg("text", { x: left, y: top - 6 }, "predicted class →"));
