@@ -1,4 +1,4 @@
-"""Numbers in sentences: 1 client, 2 clients."""
+"""Numbers and names in sentences: 1 client, 2 clients."""
 
 from __future__ import annotations
 
@@ -23,3 +23,10 @@ def first_names(names: Sequence[object], most: int) -> str:
     more = len(names) - most
     named = ", ".join(map(str, names[:most]))
     return f"{named} and {more} more" if more > 0 else named
+
+
+def printable(text: str) -> str:
+    """Return a text on which a terminal does nothing: control characters as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -9,6 +9,7 @@ from pathlib import Path
 from fed3r_app.cli import arguments as args
 from fed3r_app.errors import SettingsError
 from fed3r_app.runs.directory import RunDirectory
+from fed3r_app.words import printable
 
 commands = args.Group()
 
@@ -56,5 +57,5 @@ def predict(options: argparse.Namespace) -> int:
 
 def fail(error: Exception) -> int:
     """Print an error on one line, and return the exit code for it."""
-    print(f"fed3r: {' '.join(str(error).split())}", file=sys.stderr)
+    print(f"fed3r: {printable(' '.join(str(error).split()))}", file=sys.stderr)
     return 2 if isinstance(error, SettingsError) else 1

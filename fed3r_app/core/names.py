@@ -24,3 +24,6 @@ METHODS = {
 # Forms of an upload and the types of its numbers; their order is part of the format.
 FORMS = ("factor", "packed", "dense")
 DTYPES = ("float32", "float64", "float16")
+
+# Of an image as a network sees it: few enough pixels for any machine to make one.
+LARGEST_SIDE = 4096

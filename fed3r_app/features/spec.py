@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from fed3r_app.core.names import LARGEST_SIDE
 from fed3r_app.data.reading import RANGE, RECIPE_VERSION, Reading
 
 SOURCES = ("packaged", "torchvision", "random")
@@ -43,8 +44,10 @@ class BackboneSpec:
     intensity: str = RANGE
 
     def __post_init__(self) -> None:
-        if self.image_size < 0:
-            raise ValueError(f"image-size must be >= 0, got {self.image_size!r}.")
+        if not 0 <= self.image_size <= LARGEST_SIDE:
+            raise ValueError(
+                f"image-size must be from 0 to {LARGEST_SIDE}, got {self.image_size!r}."
+            )
         if self.recipe not in range(1, RECIPE_VERSION + 1):
             raise ValueError(
                 f"The recipe of the features must be at most {RECIPE_VERSION}, got "

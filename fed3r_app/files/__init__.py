@@ -101,7 +101,7 @@ def parse_object(text: str, where: str) -> dict[str, object]:
     """Return the JSON object in a text."""
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # brackets in brackets in brackets
         value = None
     if not isinstance(value, dict):
         raise ValueError(

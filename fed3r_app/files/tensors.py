@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,21 @@ class _OtherKind(ValueError):
 Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
 _VERSIONED = re.compile(r"(.+, version )(\d+)")
 # What reading a file may raise that is not whole, or not one of ours.
+_MISSHAPEN = (KeyError, TypeError, AttributeError, IndexError, RuntimeError)
 _UNREADABLE = (SafetensorError, ValueError, KeyError, TypeError, RuntimeError)
+
+
+@contextmanager
+def of_kind(path: Path, kind: str) -> Iterator[None]:
+    """Let content that is whole, but of no such kind, raise DamagedFile."""
+    try:
+        yield
+    except _MISSHAPEN as error:
+        what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise DamagedFile(
+            f"{path} must hold the {kind}, got content that is none ({what!a}). Did "
+            "another program write it?"
+        ) from error
 
 
 def write_tensors(

@@ -127,6 +127,8 @@ def read_yaml(file: Path) -> YamlValue:
         raise YamlError(f"{place}: it must be YAML, got: {error.problem}.") from None
     except yaml.YAMLError as error:
         raise YamlError(f"{file}: it must be YAML, got: {error}.") from None
+    except RecursionError:
+        raise YamlError(f"{file}: lists and mappings are nested too deep.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise YamlError(f"{file}: it can't be read: {error}.") from None
 

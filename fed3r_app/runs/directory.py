@@ -295,7 +295,8 @@ def _check_run_name(run_name: str, resume: bool) -> None:
         raise ValueError(
             "run-name must name the run to resume when resume = true, got ''."
         )
-    if run_name == LATEST or (run_name and not re.fullmatch(r"\w[^/\\\0]*", run_name)):
+    is_plain = re.fullmatch(r"\w[^/\\]*", run_name) and run_name.isprintable()
+    if run_name == LATEST or (run_name and not is_plain):
         raise ValueError(
             "run-name must be a plain folder name that begins with a letter or digit "
             f"and is not {LATEST!r}, got {run_name!r}."

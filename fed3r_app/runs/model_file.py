@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import get_type_hints
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from fed3r_app.core import Classifier, FeatureMap
 from fed3r_app.features.backbone import Backbone, load_backbone
 from fed3r_app.features.spec import BackboneSpec
-from fed3r_app.files.tensors import read_tensors, write_tensors
+from fed3r_app.files.tensors import of_kind, read_tensors, write_tensors
 from fed3r_app.runs.formats import MODEL, upgrade_model
 from fed3r_app.training.model import tuned_backbone
 
@@ -80,14 +81,46 @@ def save_model(path: Path, model: SavedModel) -> None:
 
 def load_model(path: Path) -> SavedModel:
     """Return the model in a file, bit for bit as it was saved."""
-    tensors, about = read_tensors(path, MODEL, {1: upgrade_model})
-    about["class_names"] = tuple(about["class_names"])
-    about["feature_map"] = FeatureMap(**about["feature_map"])
-    about["backbone"] = BackboneSpec(**about["backbone"])
-    W, present = tensors.pop("W"), tensors.pop("present")
-    classifier = Classifier(W, present, tensors.pop("bias", None))
-    tuned = {name.removeprefix(_BACKBONE): value for name, value in tensors.items()}
-    return SavedModel(classifier=classifier, backbone_arrays=tuned, **about)
+    with of_kind(path, MODEL):
+        tensors, about = read_tensors(path, MODEL, {1: upgrade_model})
+        about["class_names"] = tuple(about["class_names"])
+        about["feature_map"] = FeatureMap(**about["feature_map"])
+        about["backbone"] = BackboneSpec(**about["backbone"])
+        W, present = tensors.pop("W"), tensors.pop("present")
+        classifier = Classifier(W, present, tensors.pop("bias", None))
+        tuned = {name.removeprefix(_BACKBONE): value for name, value in tensors.items()}
+        model = SavedModel(classifier=classifier, backbone_arrays=tuned, **about)
+        _check_types(model)
+        return model
+
+
+def _check_types(model: SavedModel) -> None:
+    """Raise TypeError unless a model's parts are what they should be.
+
+    Its file may come from anybody, and Python believes what it reads.
+    """
+    parts = {**vars(model.feature_map), **vars(model.backbone), "method": model.method}
+    kinds = {
+        **get_type_hints(FeatureMap),
+        **get_type_hints(BackboneSpec),
+        "method": str,
+    }
+    for name, value in parts.items():
+        kind = (int, float) if kinds[name] is float else kinds[name]
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            raise TypeError(f"{name} is {value!r}")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise TypeError(f"{name} is {value}, which no seed or size is")
+    if not all(isinstance(name, str) for name in model.class_names):
+        raise TypeError("class_names are not texts")
+    if not isinstance(model.ridge_lambda, float | int | None):
+        raise TypeError(f"ridge_lambda is {model.ridge_lambda!r}")
+    bias = model.classifier.bias
+    if bias is not None and bias.shape != model.present.shape:
+        raise TypeError(f"bias has shape {tuple(bias.shape)}")
+    kinds_of_W = (torch.float64, torch.float32)
+    if any(x is not None and x.dtype not in kinds_of_W for x in (model.W, bias)):
+        raise TypeError("W or bias are not float64")
 
 
 def saved_backbone(model: SavedModel, feature_dim: int | None = None) -> Backbone:

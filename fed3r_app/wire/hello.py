@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fed3r_app.core.names import LARGEST_SIDE
 from fed3r_app.wire import RecordError
 from fed3r_app.wire.parity import Parity, add_parity, read_parity
 from fed3r_app.wire.validation import (
@@ -35,8 +36,8 @@ _SAMPLES, _TEST_IMAGES = "num-samples", "num-test-images"
 _EXAMPLES = "num-examples"  # those of the samples that could be read
 _VERSIONS = ("code-version", "installed-version")
 _ROUNDING = 1e-6  # of two sums of as many terms as there are images
-# Far more than any, few enough for a node to make an image of that side.
-_MOST_RECIPES, _LARGEST_SIDE = 1000, 4096
+# Far more than any.
+_MOST_RECIPES = 1000
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def read_reading(config: ConfigRecord) -> tuple[int, int] | None:
     if _RECIPE not in config:
         return None
     recipe = read_whole(config, _RECIPE, _MOST_RECIPES)
-    return recipe, read_whole(config, _IMAGE_SIZE, _LARGEST_SIDE)
+    return recipe, read_whole(config, _IMAGE_SIZE, LARGEST_SIDE)
 
 
 def with_labels(config: ConfigRecord, labels: Sequence[str]) -> ConfigRecord:

@@ -183,7 +183,7 @@ def test_pixels_of_a_small_grey_image_are_its_values() -> None:
         ("zzz", "random", 32, r"got 'zzz'. Try 'mobilenet_v2'"),
         ("fcn_resnet50", "random", 32, r"backbone must be .* classification model"),
         ("resnet18", "packaged", 32, r"weights must be .* only mobilenet_v2 comes"),
-        ("mobilenet_v2", "packaged", -1, r"image-size must be >= 0, got -1"),
+        ("mobilenet_v2", "packaged", -1, r"image-size must be from 0 to 4096, got -1"),
         ("pixels", "packaged", 0, r'image-size must be > 0 when backbone = "pixels"'),
     ],
 )
