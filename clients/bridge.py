@@ -21,7 +21,7 @@ from flwr.common.logger import log
 
 from clients.node import client_name
 from fed3r_app.config import asks_for_privacy
-from fed3r_app.errors import PermanentError
+from fed3r_app.errors import PermanentError, RunError
 from fed3r_app.wire.validation import read_array
 
 Handler = Callable[[Message, Context], Message]
@@ -60,7 +60,10 @@ def reply_with_errors(handler: Handler) -> Handler:
             log(ERROR, "%s failed: %s", what, error)
             reason, code = str(error), ErrorCode.MOD_FAILED_PRECONDITION
         except Exception as error:
-            log(ERROR, "%s failed", what, exc_info=error)
+            if _says_it_all(error):
+                log(ERROR, "%s failed: %s", what, error)
+            else:
+                log(ERROR, "%s failed", what, exc_info=error)
             reason = str(error) or repr(error)
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
         if asks_for_privacy(context.run_config):
@@ -68,6 +71,19 @@ def reply_with_errors(handler: Handler) -> Handler:
         return Message(Error(code=code, reason=reason), reply_to=message)
 
     return handle
+
+
+def _says_it_all(error: Exception) -> bool:
+    """Return whether an error is a sentence of the app's own: no traceback is needed.
+
+    ValueErrors of the libraries are not, nor are a file's that they open.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = trace.tb_frame.f_globals.get("__name__", "") if trace else ""
+    is_ours = module.partition(".")[0] in ("fed3r_app", "clients")
+    return is_ours and isinstance(error, (ValueError, OSError, RunError))
 
 
 def read_arrays(record: ArrayRecord) -> NDArrays:

@@ -10,9 +10,12 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from clients import bridge
-from clients.node import NodeData
+from clients.node import NodeData, client_name
 from fed3r_app import logs
+from fed3r_app.data import LOCAL
+from fed3r_app.files import private_files
 from fed3r_app.wire.hello import pack_hello
+from fed3r_app.words import printable
 
 
 class _QuickClientApp(ClientApp):
@@ -21,6 +24,12 @@ class _QuickClientApp(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         """Return the reply to a message."""
         logs.configure()
+        if context.run_config.get("dataset") != LOCAL:  # simulated, as a rule
+            return self._reply(message, context)
+        with logs.owned_by(printable(client_name(context))), private_files():
+            return self._reply(message, context)
+
+    def _reply(self, message: Message, context: Context) -> Message:
         if message.metadata.message_type == "query.hello":
             config = message.content.config_records["config"]
             if not config.get("moments"):

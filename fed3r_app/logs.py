@@ -38,6 +38,7 @@ class Line(NamedTuple):
     level: int
     message: str
     is_flowers: bool = False
+    owner: str = ""  # whose log it is, where several may be read side by side
 
     @classmethod
     def parse(cls, text: str) -> Line | None:
@@ -56,7 +57,8 @@ class Line(NamedTuple):
         if record.exc_info:
             message += "\n" + logging.Formatter().formatException(record.exc_info)
         is_flowers = record.pathname.startswith(_OUTPUT.flowers_folder)
-        return cls(record.created, record.levelno, message, is_flowers)
+        owner = _OUTPUT.owner
+        return cls(record.created, record.levelno, message, is_flowers, owner)
 
     @property
     def label(self) -> str:
@@ -67,7 +69,8 @@ class Line(NamedTuple):
     def __str__(self) -> str:
         stamp = time.strftime(_STAMP, time.localtime(self.time))
         flower = "flwr: " if self.is_flowers else ""
-        return f"{stamp}  {flower}{self.label}{self.message}"
+        owner = f"{self.owner}: " if self.owner else ""
+        return f"{stamp}  {owner}{flower}{self.label}{self.message}"
 
 
 @dataclass
@@ -78,6 +81,7 @@ class _Output:
     stream: Callable[[], TextIO] = lambda: sys.stderr  # without one
     verbose: bool = True  # whether Flower's own are shown
     flowers_folder: str = "flwr"  # where the code is that logs them
+    owner: str = ""  # see ``owned_by``
 
     def show(self, line: Line) -> None:
         """Write a line, unless it is one of Flower's that is not wanted."""
@@ -127,6 +131,16 @@ def configure() -> None:
     for name in _LOGGERS:
         logging.getLogger(name).addHandler(_HANDLER)
     logging.getLogger("fed3r_app").setLevel(logging.INFO)
+
+
+@contextmanager
+def owned_by(name: str) -> Iterator[None]:
+    """Begin the lines of this process with a name: that of a node's client."""
+    before, _OUTPUT.owner = _OUTPUT.owner, name
+    try:
+        yield
+    finally:
+        _OUTPUT.owner = before
 
 
 @contextmanager

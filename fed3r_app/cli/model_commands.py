@@ -50,7 +50,9 @@ def predict(options: argparse.Namespace) -> int:
         except (OSError, ValueError) as error:
             failed = fail(error)  # and the others are classified
         else:
-            classes = ", ".join(f"{name} ({score:.3f})" for name, score in best)
+            classes = ", ".join(
+                f"{printable(name)} ({score:.3f})" for name, score in best
+            )
             print(f"{path}: {classes}", flush=True)
     return failed
 

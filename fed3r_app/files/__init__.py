@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,6 +20,29 @@ from typing import BinaryIO
 from filelock import FileLock, Timeout
 
 _LOCK_SECONDS = 0.5
+
+
+_private = {"depth": 0, "before": 0}
+_privacy_lock = threading.Lock()
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Have all files that this process makes meanwhile be for their owner alone.
+
+    The umask is the process's: several threads may be in here at once.
+    """
+    with _privacy_lock:
+        if not _private["depth"]:
+            _private["before"] = os.umask(0o077)
+        _private["depth"] += 1
+    try:
+        yield
+    finally:
+        with _privacy_lock:
+            _private["depth"] -= 1
+            if not _private["depth"]:
+                os.umask(_private["before"])
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fed3r_app.core import RidgeStatistics
 from fed3r_app.core.statistics import mirror_upper, pack_upper, unpack_upper
-from fed3r_app.files.tensors import read_tensors, write_tensors
+from fed3r_app.files.tensors import of_kind, read_tensors, write_tensors
 from fed3r_app.runs.formats import (
     CHECKPOINT,
     STATISTICS,
@@ -106,12 +106,13 @@ def save_snapshot(path: Path, snapshot: Snapshot) -> None:
 
 def load_snapshot(path: Path) -> Snapshot:
     """Return the snapshot in a file, bit for bit as it was saved."""
-    tensors, about = read_tensors(path, STATISTICS, {2: upgrade_settings})
-    A, b = tensors["A"], tensors["b"]
-    if A.ndim == 1:
-        A = mirror_upper(unpack_upper(A.numpy(), len(b), len(b)))
-    about |= {key: tuple(about[key]) for key in ("class_names", "forgotten")}
-    return Snapshot(RidgeStatistics(A, b, tensors["counts"]), **about)
+    with of_kind(path, STATISTICS):
+        tensors, about = read_tensors(path, STATISTICS, {2: upgrade_settings})
+        A, b = tensors["A"], tensors["b"]
+        if A.ndim == 1:
+            A = mirror_upper(unpack_upper(A.numpy(), len(b), len(b)))
+        about |= {key: tuple(about[key]) for key in ("class_names", "forgotten")}
+        return Snapshot(RidgeStatistics(A, b, tensors["counts"]), **about)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,12 +140,14 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
 
 def load_checkpoint(path: Path) -> Checkpoint:
     """Return the checkpoint in a file, bit for bit as it was saved."""
-    tensors, about = read_tensors(path, CHECKPOINT, {1: upgrade_checkpoint})
-    about |= {"clients": tuple(about.get("clients", ())), **{g: {} for g in _GROUPS}}
-    for key, value in tensors.items():
-        group, _, name = key.partition("/")
-        about[group][name] = value
-    return Checkpoint(**about)
+    with of_kind(path, CHECKPOINT):
+        tensors, about = read_tensors(path, CHECKPOINT, {1: upgrade_checkpoint})
+        clients = tuple(about.get("clients", ()))
+        about |= {"clients": clients, **{group: {} for group in _GROUPS}}
+        for key, value in tensors.items():
+            group, _, name = key.partition("/")
+            about[group][name] = value
+        return Checkpoint(**about)
 
 
 def _about(saved: Snapshot | Checkpoint, *tensors: str) -> dict[str, object]:

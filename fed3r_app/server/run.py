@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+from contextlib import nullcontext
 from logging import WARNING
 
 from flwr.common.logger import log
@@ -13,6 +14,7 @@ from fed3r_app.config import Config
 from fed3r_app.core import Metrics
 from fed3r_app.core.names import METHODS
 from fed3r_app.errors import RunError, RunStopped
+from fed3r_app.files import private_files
 from fed3r_app.runs.curves import import_matplotlib
 from fed3r_app.runs.ledger import RESUMED, LedgerEntry
 from fed3r_app.runs.model_file import SavedModel, save_model
@@ -34,7 +36,15 @@ from strategies.stopping import Stopped
 
 
 def run(grid: Grid, config: Config) -> None:
-    """Find the clients, make a classifier with them, and write down the outcome."""
+    """Find the clients, make a classifier with them, and write down the outcome.
+
+    What is made of nodes' own images is for the owner of its files alone.
+    """
+    with private_files() if config.is_local else nullcontext():
+        _run(grid, config)
+
+
+def _run(grid: Grid, config: Config) -> None:
     context = RunContext.open(grid, config)
     with context.directory.locked():
         _record_other_version(context)

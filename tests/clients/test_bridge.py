@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.client import NumPyClient
 
 from clients import bridge
+from fed3r_app.core import FeatureMap
 from fed3r_app.errors import PermanentError
 from strategies.flower_internals import stamp
 
@@ -110,3 +112,20 @@ def test_a_request_without_arrays_is_an_error_reply() -> None:
         return bridge.fit(Doubler(), message, name_arrays)
 
     assert handler(message_of(RecordDict()), CONTEXT).has_error()
+
+
+@pytest.mark.parametrize(
+    ("action", "traced"),
+    [
+        (lambda: FeatureMap(4)(torch.zeros(1, 3)), False),  # a sentence of ours
+        (lambda: torch.zeros(2).reshape(3), True),
+        (lambda: 1 / 0, True),
+    ],
+)
+def test_a_traceback_is_logged_where_there_is_no_sentence(
+    caplog: pytest.LogCaptureFixture, action: Any, traced: bool
+) -> None:
+    handler = bridge.reply_with_errors(lambda message, context: action())
+    assert handler(request(), CONTEXT).has_error()
+    (record,) = caplog.records
+    assert bool(record.exc_info) == traced
