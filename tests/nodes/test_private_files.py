@@ -5,10 +5,12 @@ import re
 import stat
 import threading
 from collections.abc import Iterator
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from flwr.app import Context, Message
+from flwr.common.logger import console_handler
 
 from fed3r_app.files import private_files
 from fed3r_app.files.row_cache import cache_dir
@@ -64,8 +66,10 @@ def test_threads_share_the_umask() -> None:
 
 
 def test_a_node_s_lines_have_its_name_and_no_traceback_below_a_sentence(
-    federation: Federation, capsys: pytest.CaptureFixture[str]
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shown = StringIO()
+    monkeypatch.setattr(console_handler, "stream", shown)  # where lines are shown
     grid = federation.make_grid(ALL, round_timeout=20.0, min_clients=1)
     for path in federation.folder("clinic-b").rglob("*.png"):
         path.write_bytes(b"no image")
@@ -76,7 +80,7 @@ def test_a_node_s_lines_have_its_name_and_no_traceback_below_a_sentence(
 
     grid.before = before
     federation.run(grid=grid)
-    said = capsys.readouterr().err
+    said = shown.getvalue()
     line = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  clinic-b: ERROR: train.statistics failed"
     assert re.search(line, said, re.MULTILINE), said
     assert "Traceback" not in said and "\x1b" not in said
