@@ -18,6 +18,7 @@ from fed3r_app.cli import (
     deployment_commands,
     look_commands,
     model_commands,
+    node_commands,
     run_commands,
     simulation_commands,
     ui_commands,
@@ -81,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
         deployment_commands,
         cache_commands,
         demo_commands,
+        node_commands,
         ui_commands,
     ):
         module.commands.add_to(commands)

@@ -41,7 +41,8 @@ def demo(options: argparse.Namespace) -> int:
     results are in $FED3R_OUTPUT_DIR, else results/.
     """
     from fed3r_app.deployment.demo import run_demo
-    from fed3r_app.deployment.processes import orderly_exit, toml
+    from fed3r_app.deployment.process_group import orderly_exit
+    from fed3r_app.deployment.processes import toml
 
     settings = args.run_settings(options, dataset=LOCAL)
     results = output_directory().resolve()

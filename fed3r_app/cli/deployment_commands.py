@@ -15,7 +15,7 @@ commands = args.Group()
 _LOCAL = "127.0.0.1"
 
 
-def _port(text: str) -> int:
+def port(text: str) -> int:
     """Return the number in an option that must be a port."""
     if not text.isdecimal() or not 0 < int(text) < 65536:
         raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {text!r}")
@@ -86,7 +86,7 @@ def make_trial(options: argparse.Namespace) -> int:
     args.argument(
         "--host", "where to listen (default: 127.0.0.1; 0.0.0.0: all)", default=_LOCAL
     ),
-    args.argument("--port", "default: 8000", type=_port, default=8000),
+    args.argument("--port", "default: 8000", type=port, default=8000),
 )
 def serve(options: argparse.Namespace) -> int:
     """Run a SuperLink and its SuperExec until Ctrl-C or SIGTERM.
@@ -108,7 +108,7 @@ def serve(options: argparse.Namespace) -> int:
     "check whether a SuperLink can be reached, and print why not",
     *args.superlink(),
     args.argument(
-        "--port", "also check that this port is free for a SuperNode here", type=_port
+        "--port", "also check that this port is free for a SuperNode here", type=port
     ),
 )
 def check(options: argparse.Namespace) -> int:
@@ -125,14 +125,25 @@ def check(options: argparse.Namespace) -> int:
     "register the public keys of nodes, so that they may connect",
     *args.superlink(),
     args.path("keys", "KEY.pub", nargs="+"),
+    args.argument(
+        "--name", "name of the node, its --client-id (default: that of KEY.pub's file)"
+    ),
 )
 def register(options: argparse.Namespace) -> int:
-    """Register nodes with a SuperLink that authenticates them."""
-    superlink = args.connection(options)
+    """Register nodes with a SuperLink that authenticates them.
+
+    Runs know a node by the name it is registered under: its --client-id must equal it.
+    """
+    from fed3r_app.deployment.nodes import register_node
+
+    superlink, name = args.connection(options), options.name
+    if name and len(options.keys) > 1:
+        raise ValueError(f"--name must go with one key, got {len(options.keys)}.")
     superlink.check()
     for key in options.keys:
-        is_new = superlink.register(key)
-        print(f"{key}: {'registered' if is_new else 'was registered before'}")
+        is_new = register_node(superlink, key, name or key.stem)
+        done = "registered" if is_new else "was registered before"
+        print(f"{key}: {done} as {name or key.stem}")
     return 0
 
 

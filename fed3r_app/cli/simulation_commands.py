@@ -60,7 +60,7 @@ def simulate(options: argparse.Namespace) -> int:
     is started. The exit code is 0 only if the run completed, 2 for settings that can't
     be right, 1 for a run that failed.
     """
-    from fed3r_app.deployment.processes import orderly_exit
+    from fed3r_app.deployment.process_group import orderly_exit
 
     # Read when torch is loaded: threads that wait in a loop slow a busy machine down.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -7,8 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fed3r_app.deployment.certificates import CA_CERTIFICATE, NODES
-from fed3r_app.deployment.processes import FlowerProcesses, Value, free_port, toml
-from fed3r_app.deployment.programs import superexec_command, superlink_command
+from fed3r_app.deployment.nodes import register_node
+from fed3r_app.deployment.processes import FlowerProcesses, Value, free_port
+from fed3r_app.deployment.programs import (
+    superexec_command,
+    superlink_command,
+    supernode_command,
+)
 from fed3r_app.deployment.superlink import SuperLink
 
 SUPERLINK, SUPEREXEC = "superlink", "superexec"
@@ -57,18 +62,14 @@ class LocalDeployment(FlowerProcesses):
     ) -> None:
         """Start a SuperNode, again where it was killed."""
         port = self._ports.setdefault(name, free_port())
-        command = ["flower-supernode", *self._client_security()]
-        command += ["--superlink", self.address, "--port", str(port)]
-        command += ["--node-config", toml(node_config)]
-        if self._certificates:
-            key = self._certificates / NODES / name
-            command += ["--auth-supernode-private-key", str(key)]
+        key = self._certificates and self._certificates / NODES / name
+        command = supernode_command(self.superlink, node_config, port, key)
         self._start_named(name, command, environment)
 
     def register(self, name: str) -> None:
         """Let the node of that name connect, by its public key ``nodes/<name>.pub``."""
         assert self._certificates is not None
-        self.superlink.register(self._certificates / NODES / f"{name}.pub")
+        register_node(self.superlink, self._certificates / NODES / f"{name}.pub", name)
 
     def log_file(self, name: str) -> Path:
         """Return where a process writes its log."""

@@ -8,21 +8,18 @@ SuperLink keeps its state in a file, and runs its apps outside of itself.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import socket
 import subprocess
-import sys
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
 import tomli_w
 
+from fed3r_app.deployment.process_group import ProcessGroup
 from fed3r_app.deployment.superlink import SuperLink, flower_environment
 
 _START_SECONDS = 60.0  # passed only if something is wrong, or all cores are busy
@@ -41,9 +38,6 @@ ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
-# The first process of a group: its pipe closes when this process ends, even by kill -9,
-# and then it ends the group.
-_WATCHDOG = ["sh", "-c", "read _; kill -KILL 0"]
 _PACKAGE = Path(__file__).parents[1]
 INSTALLED_APP = _PACKAGE.parent  # the clone, or the site-packages of a wheel
 Value = str | int | float | bool
@@ -52,7 +46,6 @@ Value = str | int | float | bool
 class FlowerProcesses:
     """A context manager around a SuperLink and all it starts, in one process group.
 
-    Nothing of the group outlives this process, however it ends.
     Their ``FLWR_HOME`` (state, logs, installed apps) is ``home``; ``environment`` adds
     to their environment variables.
     """
@@ -64,12 +57,11 @@ class FlowerProcesses:
         self.port = free_port()
         fixed = flower_environment(home) | ENVIRONMENT
         self.environment = {**fixed, **(environment or {})}
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._group = ProcessGroup(self.environment)
 
     def __enter__(self) -> Self:
         self.superlink.write_config(self.home)
         try:
-            self._start(_WATCHDOG, stdin=subprocess.PIPE)
             self._start_processes()
         except BaseException:
             self.stop()
@@ -104,38 +96,17 @@ class FlowerProcesses:
 
     def stop(self) -> None:
         """Stop the SuperLink and everything it started."""
-        if not self._processes:
-            return
-        group = self._processes[0].pid
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if signal_group(group, number):
-                self._wait_until_gone(group)
-        watchdog = self._processes[0]
-        if watchdog.stdin:
-            watchdog.stdin.close()
-        self._processes = []
+        self._group.stop(_STOP_SECONDS)
 
     def _start_processes(self) -> None:
         """Start the SuperLink and what runs its apps."""
         raise NotImplementedError
 
     def _start(
-        self,
-        command: list[str],
-        log: IO[bytes] | int = subprocess.DEVNULL,
-        stdin: int = subprocess.DEVNULL,
+        self, command: list[str], log: IO[bytes] | int = subprocess.DEVNULL
     ) -> subprocess.Popen[bytes]:
-        """Start a process in the group of the first one."""
-        process = subprocess.Popen(
-            command,
-            env=self.environment,
-            stdin=stdin,
-            stdout=log,
-            stderr=log,
-            process_group=self._processes[0].pid if self._processes else 0,
-        )
-        self._processes.append(process)
-        return process
+        """Start a process in the group."""
+        return self._group.start(command, log)
 
     def _wait_until_healthy(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -145,28 +116,6 @@ class FlowerProcesses:
             except OSError:
                 time.sleep(0.2)
         raise RuntimeError(f"The SuperLink did not start. See {self.log_path}.")
-
-    def _wait_until_gone(self, group: int) -> None:
-        deadline = time.monotonic() + _STOP_SECONDS
-        while signal_group(group, 0) and time.monotonic() < deadline:
-            for process in self._processes:
-                process.poll()  # takes leave of a child that has ended
-            time.sleep(0.05)
-
-
-@contextmanager
-def orderly_exit() -> Iterator[None]:
-    """Turn signals to terminate into SystemExit meanwhile, so that `finally` runs."""
-    signals = (signal.SIGTERM, signal.SIGHUP)
-    before = [
-        signal.signal(each, lambda number, _: sys.exit(128 + number))
-        for each in signals
-    ]
-    try:
-        yield
-    finally:
-        for number, handler in zip(signals, before, strict=True):
-            signal.signal(number, handler)
 
 
 def app_settings(app: Path) -> dict[str, Any]:
@@ -207,15 +156,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def signal_group(group: int, number: int) -> bool:
-    """Send a signal (0: none) to a process group; return whether it is there."""
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def toml(settings: Mapping[str, Value]) -> str:

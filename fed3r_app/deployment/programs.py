@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from fed3r_app.deployment.certificates import (
@@ -10,6 +11,8 @@ from fed3r_app.deployment.certificates import (
     SERVER_KEY,
     SUPEREXEC_SECRET,
 )
+from fed3r_app.deployment.processes import Value, toml
+from fed3r_app.deployment.superlink import SuperLink
 
 
 def superlink_command(
@@ -42,3 +45,17 @@ def superexec_command(address: str, certificates: Path | None) -> list[str]:
     command += ["--root-certificates", str(certificates / CA_CERTIFICATE)]
     secret = certificates / SUPEREXEC_SECRET
     return [*command, "--superexec-auth-secret-file", str(secret)]
+
+
+def supernode_command(
+    superlink: SuperLink,
+    node_config: Mapping[str, Value],
+    port: int,
+    key: Path | None = None,
+) -> list[str]:
+    """Return the command of a SuperNode; ``key`` is its private key."""
+    root = superlink.root_certificates
+    command = ["flower-supernode", "--superlink", superlink.address]
+    command += ["--root-certificates", str(root)] if root else ["--insecure"]
+    command += ["--port", str(port), "--node-config", toml(node_config)]
+    return command + (["--auth-supernode-private-key", str(key)] if key else [])

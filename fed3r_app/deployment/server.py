@@ -23,7 +23,8 @@ from fed3r_app.deployment.certificates import (
     SERVER_KEY,
     SUPEREXEC_SECRET,
 )
-from fed3r_app.deployment.processes import ENVIRONMENT, signal_group
+from fed3r_app.deployment.process_group import signal_group
+from fed3r_app.deployment.processes import ENVIRONMENT
 from fed3r_app.deployment.programs import superexec_command, superlink_command
 from fed3r_app.deployment.superlink import SuperLink, flower_environment
 from fed3r_app.errors import RunError

@@ -134,36 +134,6 @@ class SuperLink:
                 return status
             time.sleep(1.0)  # the log may end before the run does
 
-    def register(self, public_key: Path) -> bool:
-        """Let the node with that key connect; return False if it was let in before."""
-        if not public_key.is_file():
-            raise FileNotFoundError(
-                f"{public_key} must be a node's public key, got no file there."
-            )
-        command = ["supernode", "register", str(public_key), "--name", public_key.stem]
-        done = self._flwr(*command, capture_output=True)
-        output = " ".join((done.stdout + done.stderr).replace("│", " ").split())
-        if done.returncode and "already in use" not in output:
-            raise RunError(f"{public_key} was not registered: {output}")
-        if done.returncode and self._was_unregistered(public_key):
-            raise RunError(
-                f"{public_key} must be a key that was never unregistered, got one that "
-                "was, and Flower never lets it in again. Make a new key for the node."
-            )
-        return done.returncode == 0
-
-    def _was_unregistered(self, public_key: Path) -> bool:
-        """Return whether the node with that key was taken out again."""
-        from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-        from flwr.proto.control_pb2 import ListNodesRequest
-        from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-
-        key: Any = load_ssh_public_key(public_key.read_bytes())
-        pem = public_key_to_bytes(key)  # as Flower keeps it
-        with self.control() as control:
-            nodes = control.ListNodes(ListNodesRequest()).nodes_info
-        return any(n.public_key == pem and n.status == "unregistered" for n in nodes)
-
     @contextmanager
     def control(self) -> Iterator[ControlHttpClient]:
         """Yield a client of Flower's control interface; its errors become OSErrors."""

@@ -99,7 +99,7 @@ def test_a_key_is_registered_once(
     assert main(["register", *place, key]) == 0
     assert main(["register", *place, key]) == 0
     said = capsys.readouterr().out
-    assert f"{key}: registered" in said
+    assert f"{key}: registered as known" in said
     assert f"{key}: was registered before" in said
 
 
@@ -109,7 +109,7 @@ def test_a_certificate_is_no_key(
     authority = str(federation.certificates / "ca.crt")
     assert main(["register", *place, authority]) == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{authority} was not registered:" in line
+    assert f"{authority} must be a node's public key" in line
 
 
 def test_a_run_that_cannot_write_its_results_says_so_and_fails(

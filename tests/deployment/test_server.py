@@ -17,7 +17,7 @@ import pytest
 
 from fed3r_app.cli import main
 from fed3r_app.deployment.certificates import make_certificates
-from fed3r_app.deployment.nodes import list_nodes
+from fed3r_app.deployment.nodes import list_nodes, register_node
 from fed3r_app.deployment.processes import free_port
 from fed3r_app.deployment.superlink import SuperLink
 
@@ -105,7 +105,9 @@ def test_it_heals_keeps_to_itself_and_leaves_nothing_running(
         files = [*database.parent.iterdir()]
         assert database in files
         assert {S_IMODE(path.stat().st_mode) for path in files} == {0o600}
-        server.superlink.register(certificates / "nodes" / "clinic-1.pub")
+        register_node(
+            server.superlink, certificates / "nodes" / "clinic-1.pub", "clinic-1"
+        )
         time.sleep(5.0)  # what ends sooner would end again
         os.kill(children["flower-superlink"], signal.SIGKILL)
         server.wait_for(lambda: "SuperLink has ended (-9)" in server.log.read_text())
@@ -124,7 +126,9 @@ def test_the_documented_backups_hold_what_the_database_had(
     """The file alone does not: most is in the journal beside it."""
     database = tmp_path / "superlink.db"
     with running(tmp_path, certificates, database) as server:
-        server.superlink.register(certificates / "nodes" / "clinic-1.pub")
+        register_node(
+            server.superlink, certificates / "nodes" / "clinic-1.pub", "clinic-1"
+        )
         for folder in ("alone", "running", "stopped"):
             (tmp_path / folder).mkdir()
         shutil.copy(database, tmp_path / "alone")

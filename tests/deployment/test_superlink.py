@@ -2,22 +2,21 @@
 
 import socket
 import ssl
-import subprocess
 import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
-from flwr.proto.control_pb2 import ListNodesResponse
+from flwr.proto.control_pb2 import ListNodesResponse, RegisterNodeResponse
 from flwr.proto.node_pb2 import NodeInfo
-from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from PIL import Image
 
 from fed3r_app.cli import main
 from fed3r_app.deployment.certificates import make_certificates
+from fed3r_app.deployment.nodes import read_public_key
 from fed3r_app.deployment.processes import free_port
 from fed3r_app.deployment.superlink import SuperLink
 from fed3r_app.errors import RunError
@@ -47,8 +46,10 @@ class Control(Health):
     """Also answers what people ask, from ``answers`` by the last part of the path."""
 
     answers: ClassVar[dict[str, bytes]] = {}
+    asked: ClassVar[list[str]] = []
 
     def do_POST(self) -> None:
+        self.asked.append(self.path.rpartition("/")[2])
         self.rfile.read(int(self.headers["Content-Length"]))
         answer = self.answers.get(self.path.rpartition("/")[2])
         self.send_response(503 if answer is None else 200)
@@ -259,33 +260,101 @@ def test_a_run_that_is_new_or_resumed_is_shown(
 
 
 @pytest.fixture
-def refuse_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Flower's command say that a key is there already."""
-    done = subprocess.CompletedProcess([], 1, "Public key already in use.", "")
-    monkeypatch.setattr(
-        "fed3r_app.deployment.superlink.subprocess.run", lambda *_, **__: done
-    )
+def known(
+    tmp_path: Path, certificates: Any, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    """Let a SuperLink know some of the keys a, b and c, each as (name, status)."""
+    make_certificates(tmp_path / "keys", ["127.0.0.1"], ["a", "b", "c"])
+
+    def know(**nodes: tuple[str, str]) -> None:
+        listed = []
+        for key, (name, status) in nodes.items():
+            public = read_public_key(tmp_path / "keys" / "nodes" / f"{key}.pub")
+            listed.append(NodeInfo(public_key=public, name=name, status=status))
+        answer = ListNodesResponse(nodes_info=listed).SerializeToString()
+        monkeypatch.setitem(Control.answers, "list-nodes", answer)
+        done = RegisterNodeResponse(node_id=1).SerializeToString()
+        monkeypatch.setitem(Control.answers, "register-node", done)
+
+    return know
 
 
-@pytest.mark.usefixtures("refuse_key")
-def test_a_key_that_was_unregistered_is_refused_with_what_to_do(
+def test_a_key_is_registered_under_a_name_that_belongs_to_it(
     serve: Any,
+    known: Any,
     tmp_path: Path,
     sentence: Any,
     capsys: pytest.CaptureFixture[str],
+) -> None:
+    known(a=("a", "unregistered"), b=("b", "offline"))
+    a, b, c = (tmp_path / "keys" / "nodes" / f"{name}.pub" for name in "abc")
+    line = sentence("register", serve(Control), a)
+    assert f"{a} must be a key that was never unregistered" in line
+    line = sentence("register", serve(Control), b, "--name", "d")
+    assert f"{b} must keep the name it was registered under, 'b', got 'd'" in line
+    line = sentence("register", serve(Control), c, "--name", "b")
+    assert "--name must belong to one key, got 'b', which another one has" in line
+    line = sentence("register", serve(Control), b, c, "--name", "d")
+    assert "--name must go with one key, got 2" in line
+    assert main(["register", serve(Control), str(b)]) == 0
+    assert main(["register", serve(Control), str(c), "--name", "a"]) == 0
+    said = capsys.readouterr().out
+    assert "b.pub: was registered before as b" in said
+    assert "c.pub: registered as a" in said
+
+
+def node_of(address: str, folder: Path, key: str, *options: str) -> list[str]:
+    """Return the arguments of ``fed3r node`` for a client ``clinic`` with images."""
+    (folder / "images" / "cat").mkdir(parents=True, exist_ok=True)
+    for number in range(3):
+        image = Image.new("L", (8, 8), number * 80)
+        image.save(folder / "images" / "cat" / f"{number}.png")
+    path = folder / "keys" / "nodes" / key
+    words = ["node", address, "--data", str(folder / "images"), "--client-id", "clinic"]
+    return [*words, "--key", str(path), "--port", str(free_port()), *options]
+
+
+def test_a_node_that_can_not_be_let_in_is_told_why(
+    serve: Any, known: Any, tmp_path: Path, sentence: Any
+) -> None:
+    address = serve(Control)
+    known(a=("clinic", "offline"), b=("other", "offline"))
+    line = sentence(*node_of(address, tmp_path, "c"))
+    assert f"does not know the key {tmp_path}" in line
+    assert f"fed3r register {address} {tmp_path / 'keys/nodes/c.pub'}" in line
+    line = sentence(*node_of(address, tmp_path, "b"))
+    assert "--client-id must be the name under which the node's key is" in line
+    assert "'other', got 'clinic'" in line
+    known(a=("clinic", "unregistered"))
+    line = sentence(*node_of(address, tmp_path, "a"))
+    assert "was unregistered, and Flower never lets it in again" in line
+    line = sentence(*node_of(address, tmp_path, "a.pub"))
+    assert "--key must be a private key without a passphrase" in line
+    assert "got no file at" in sentence(*node_of(address, tmp_path, "d"))
+
+
+def test_a_check_prints_what_a_node_has_and_sends_nothing(
+    serve: Any,
+    known: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    make_certificates(tmp_path, ["127.0.0.1"], ["a", "b"])
-    keys = [tmp_path / "nodes" / f"{name}.pub" for name in "ab"]
-    public: list[Any] = [load_ssh_public_key(key.read_bytes()) for key in keys]
-    nodes = [NodeInfo(public_key=public_key_to_bytes(key)) for key in public]
-    nodes[0].status, nodes[1].status = "unregistered", "offline"
-    listed = ListNodesResponse(nodes_info=nodes).SerializeToString()
-    monkeypatch.setitem(Control.answers, "list-nodes", listed)
-    line = sentence("register", serve(Control), str(keys[0]))
-    assert f"{keys[0]} must be a key that was never unregistered" in line
-    assert main(["register", serve(Control), str(keys[1])]) == 0
-    assert "b.pub: was registered before" in capsys.readouterr().out
+    monkeypatch.setenv("FED3R_CACHE_DIR", str(tmp_path / "cache"))
+    known(a=("clinic", "offline"))
+    line = node_of(serve(Control), tmp_path, "a", "--check", "backbone=pixels")
+    (tmp_path / "images" / "cat" / "bad.png").write_text("no image")
+    before = list(Control.asked)
+    assert main([*line, "image-size=8"]) == 0
+    said = capsys.readouterr().out
+    assert "3 to train on, 0 to test" in said
+    assert "1: cat 3" in said
+    assert "unreadable  1 file, listed above" in said
+    assert "(pixels, 8 px)" in said
+    assert "which knows the key as clinic" in said
+    assert Control.asked[len(before) :] == ["list-nodes"]
+    assert main([*line, "image-size=8", "max-unreadable=0"]) == 1
+    assert "must have at most max-unreadable = 0" in capsys.readouterr().err
 
 
 def test_a_superlink_that_fails_while_asked_for_a_run_is_a_sentence(

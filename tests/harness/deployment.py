@@ -6,12 +6,13 @@ SuperLink, SuperExec and SuperNodes, each with a log, killed and started again a
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from fed3r_app.deployment.local import LocalDeployment
-from fed3r_app.deployment.processes import Value, toml
+from fed3r_app.deployment.processes import Value, free_port, toml
 
 PROJECT = Path(__file__).parents[2]
 SERVER_APP, CLIENT_APP = "flwr-serverapp", "flwr-clientapp"
@@ -59,7 +60,7 @@ class Deployment(LocalDeployment):
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if os.getpgid(int(folder.name)) != self._processes[0].pid:
+                if os.getpgid(int(folder.name)) != self._group.id:
                     continue
                 words = (folder / "cmdline").read_text().split("\0")
             except OSError:
@@ -67,6 +68,21 @@ class Deployment(LocalDeployment):
             if any(Path(word).name == program for word in words[:2]):
                 found.append(int(folder.name))
         return found
+
+    def start_node(self, name: str, data: Path) -> None:
+        """Start a node with images of its own, again if it was killed."""
+        port = self._ports.setdefault(name, free_port())
+        command = [sys.executable, "-u", "-m", "fed3r_app.cli", "node", self.address]
+        command += ["--data", str(data), "--client-id", name, "--port", str(port)]
+        if self._certificates:
+            command += ["--root-certificates", str(self._certificates / "ca.crt")]
+            command += ["--key", str(self._certificates / "nodes" / name)]
+        cache = {"FED3R_CACHE_DIR": str(self.home / "caches" / name)}
+        self._start_named(name, command, cache)
+
+    def process(self, name: str) -> int:
+        """Return the id of a process that was started here."""
+        return self._named[name].pid
 
     def kill(self, name: str) -> None:
         """Kill a process that was started here, which gets no chance to clean up."""

@@ -1,0 +1,97 @@
+"""`fed3r node`: a node with images of its own; `fed3r clients`: who is connected."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from fed3r_app.cli import arguments as args
+from fed3r_app.cli.deployment_commands import check_port, port
+from fed3r_app.cli.model_commands import fail
+from fed3r_app.data import LOCAL
+from fed3r_app.runs.report import format_bytes, format_seconds
+from fed3r_app.words import first_names, plural
+
+if TYPE_CHECKING:
+    from clients.node_check import NodeCheck
+    from fed3r_app.deployment.supernode import SuperNode
+
+commands = args.Group()
+_MOST_CLASSES = 20
+
+
+@commands.command(
+    "node",
+    "start a node with images of its own, or check that it could take part",
+    *args.superlink(),
+    args.path("--data", "DIR", "folder of its images, or a table", required=True),
+    args.argument(
+        "--client-id",
+        "name under which it takes part; it belongs to the images, and stays",
+        metavar="NAME",
+        required=True,
+    ),
+    args.path("--key", "KEY", "its private key, where nodes are authenticated"),
+    args.argument(
+        "--port", "port of this machine, for itself", type=port, default=9094
+    ),
+    args.argument(
+        "--check",
+        "read the images, run a batch, connect, print what was found; send nothing",
+        action="store_true",
+    ),
+    *args.SETTINGS,
+)
+def node(options: argparse.Namespace) -> int:
+    """Start Flower's SuperNode with the right options, and stop it with this command.
+
+    Killed and started again, an authenticated node is refused by Flower for about a
+    minute; this command waits. Settings of a run are for --check only.
+    """
+    from fed3r_app.deployment.process_group import orderly_exit
+    from fed3r_app.deployment.supernode import SuperNode
+
+    superlink, data = args.connection(options), options.data
+    started = SuperNode(superlink, data, options.client_id, options.key, options.port)
+    if not data.expanduser().exists():
+        raise FileNotFoundError(f"--data must be a folder or table, got {data}.")
+    if not options.client_id.strip():
+        raise ValueError("--client-id must be a name, got an empty one.")
+    check_port(options.port)
+    if options.check:
+        return _check(started, options)
+    started.check()
+    with orderly_exit():
+        return started.run()
+
+
+def _check(node: SuperNode, options: argparse.Namespace) -> int:
+    """Print what a node has and whether it could connect; return the exit code."""
+    from clients.node_check import check_node
+
+    settings = args.run_settings(options, dataset=LOCAL)
+    print("Reading the images …", flush=True)
+    found = check_node(node.data, node.client_id, settings)
+    for label, text in _rows(found):
+        print(f"{label:<12}{text}")
+    failed = fail(ValueError(found.problem)) if found.problem else 0
+    node.superlink.check()
+    known = node.check()
+    key = f", which knows the key as {known.name or 'nameless'}" if known else ""
+    print(f"{'connected':<12}to the SuperLink at {node.superlink.address}{key}")
+    print("Nothing was sent.")
+    return failed
+
+
+def _rows(found: NodeCheck) -> list[tuple[str, str]]:
+    """Return what was found as labels and texts."""
+    counts = [f"{name} {number}" for name, number in found.classes.items()]
+    bad = f"{plural(found.num_unreadable, 'file')}, listed above: they are skipped"
+    time = format_seconds(found.seconds)
+    return [
+        ("images", f"{found.num_images} to train on, {found.num_test_images} to test"),
+        ("classes", f"{len(counts)}: {first_names(counts, _MOST_CLASSES)}"),
+        ("unreadable", bad if found.num_unreadable else "none"),
+        ("time", f"about {time} for the first run ({found.backbone}), then seconds"),
+        ("upload", f"{format_bytes(found.upload_bytes)} at most"),
+    ]
