@@ -57,9 +57,12 @@ def forget(options: argparse.Namespace) -> int:
 
     The result is the classifier of a run that never had that client. Where
     contributions were kept, no client is asked; else that client is, once more, and
-    must send the same statistics.
+    must send the same statistics. With HOST:PORT, the clients that have test images
+    evaluate the new classifier.
     """
     directory, client = _directory(options), options.client
+    if options.address is not None:
+        return _start(directory, options, forget=client)
     with directory.locked():
         run = _open(directory)
         run.check_can_change()
@@ -72,12 +75,10 @@ def forget(options: argparse.Namespace) -> int:
             print(f"Client {client} is forgotten.")
             args.print_summary(directory, optional=True)
             return 0
-    if options.address is None:
-        raise ValueError(
-            f"Client {client} must be asked for its statistics once more, since they "
-            "were not kept (keep-contributions): give the SuperLink's HOST:PORT."
-        )
-    return _start(directory, options, forget=client)
+    raise ValueError(
+        f"Client {client} must be asked for its statistics once more, since they "
+        "were not kept (keep-contributions): give the SuperLink's HOST:PORT."
+    )
 
 
 @commands.command(

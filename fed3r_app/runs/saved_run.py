@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from logging import WARNING
 
 import torch
+from flwr.common.logger import log
 
 from fed3r_app.config import SECAGG, Config
 from fed3r_app.core import (
@@ -43,12 +45,19 @@ _EPS = torch.finfo(torch.float64).eps
 # How much of what is left, relatively, may be rounding errors of what was subtracted.
 _MAX_ROUNDING = 1e-8
 
+# What the summary says of an evaluation at the clients.
+_OF_CLIENTS = (
+    *("client_accuracy", "client_test_images"),
+    *("clients_evaluated", "not_evaluated"),
+)
+
 
 class SavedRun:
     """The statistics of a run with the settings it was begun with."""
 
     def __init__(self, directory: RunDirectory) -> None:
         self.directory = directory
+        self._test_sets: list[EvaluationSet | None] = []
         self.config = Config.from_run_config(directory.read_config())
         if not directory.statistics_path.is_file():
             raise FileNotFoundError(
@@ -230,15 +239,28 @@ class SavedRun:
         return test_set.evaluate(model.classifier) if test_set else None
 
     def _test_set(self, model: SavedModel) -> EvaluationSet | None:
-        """Return the test images with the features of a model, where there are any."""
+        """Return the test images with the features of a model, where there are any.
+
+        All models of the run have the same: they are read once.
+        """
+        if not self._test_sets:
+            self._test_sets.append(self._load_test_set(model))
+        return self._test_sets[0]
+
+    def _load_test_set(self, model: SavedModel) -> EvaluationSet | None:
         config, device = self.config, resolve_device(self.config.device)
-        data = ServerData.load(config)
-        if data.test_images is None:
+        try:
+            data = ServerData.load(config)
+            if data.test_images is None:
+                return None
+            backbone = saved_backbone(model, data.feature_dim)
+            features = data.test_features(backbone, device, config.extract_dtype)
+            labels = data.test_labels(model.class_names)
+        except (OSError, ValueError) as error:
+            # The model is right all the same, and the files must agree with it.
+            log(WARNING, "The accuracy is not measured again: %s", error)
             return None
-        backbone = saved_backbone(model, data.feature_dim)
-        features = data.test_features(backbone, device, config.extract_dtype)
         assert features is not None
-        labels = data.test_labels(model.class_names)
         return EvaluationSet(features, labels, model.feature_map, device)
 
     def write_model(self, ridge_lambda: float | str | None = None) -> SavedModel | None:
@@ -275,7 +297,7 @@ class SavedRun:
             **values,
             "method": self.config.method,
             # No client was asked.
-            **dict.fromkeys(["client_accuracy", "clients_evaluated", "not_evaluated"]),
+            **dict.fromkeys(_OF_CLIENTS),
             "clients": len(snapshot.contributions) + len(missing),
             "clients_counted": len(snapshot.contributions),
             "missing_clients": missing,

@@ -127,6 +127,11 @@ class RunContext:
         return not self.data.is_local
 
     @property
+    def has_clients(self) -> bool:
+        """Whether clients have been looked for."""
+        return hasattr(self, "discovery")
+
+    @property
     def num_classes(self) -> int:
         """Number of classes C."""
         return len(self.class_names)

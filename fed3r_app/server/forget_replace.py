@@ -14,13 +14,15 @@ from flwr.common.logger import log
 from fed3r_app.core import Contribution, RidgeStatistics
 from fed3r_app.errors import RunError
 from fed3r_app.runs.ledger import ACCEPTED, REFUSED, Ledger, LedgerEntry
+from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.report import summary_table
 from fed3r_app.runs.saved_run import SavedRun
 from fed3r_app.runs.snapshots import check_settings
+from fed3r_app.server.client_evaluation import evaluate_at_clients, evaluation_values
 from fed3r_app.server.context import RunContext
 from fed3r_app.server.factory import make_accumulator, make_strategy
 from fed3r_app.wire import pack_feature_map
-from strategies import ClientDiscovery, CohortSampler
+from strategies import ClientDiscovery, CohortSampler, Traffic
 
 _POLL_SECONDS = 1.0
 
@@ -42,10 +44,30 @@ def forget_or_replace(context: RunContext) -> None:
         _forget(context, run, context.config.forget)
     else:
         _replace(context, run, context.config.replace)
-    run.write_model()
+    model = run.write_model()
     if context.directory.summary_path.is_file():
+        if model:
+            _evaluate(context, run, model)
         log(INFO, "\n\n%s\n", summary_table(context.directory.read_summary()))
     log(INFO, "Results: %s", context.directory.path)
+
+
+def _evaluate(context: RunContext, run: SavedRun, model: SavedModel) -> None:
+    """Evaluate the new model where the clients have test images, as the run did."""
+    if not (context.data.is_local or context.config.client_evaluation):
+        return
+    if not context.has_clients:  # none had to be asked
+        context.class_names = run.snapshot.class_names
+        _discover(context)
+    context.registry.leave_out(
+        set(context.registry.clients) - run.snapshot.contributions.keys()
+    )
+    newcomers = context.discovery.admit_newcomers
+    evaluation = evaluate_at_clients(context, model, Traffic(), newcomers)
+    if evaluation:
+        summary = context.directory.read_summary()
+        summary |= evaluation_values(context, evaluation, summary["accuracy"])
+        context.directory.write_summary(summary)
 
 
 def _forget(context: RunContext, run: SavedRun, client: str) -> None:
@@ -173,13 +195,10 @@ def _ask(context: RunContext, run: SavedRun, client: str) -> _Answer:
 
 def _wait_for(context: RunContext, client: str) -> None:
     """Wait until a client is connected."""
-    timeout, retries = context.config.round_timeout, context.config.max_retries
+    timeout = context.config.round_timeout
     log(INFO, "Waiting for client %s …", client)
-    context.discovery = ClientDiscovery(
-        context.grid, timeout, retries, strict=False, must_announce=True
-    )
     deadline = time.monotonic() + timeout
-    context.discovery.gather(0)
+    _discover(context)
     while client not in context.registry.nodes:
         if time.monotonic() > deadline:
             raise RunError(
@@ -188,3 +207,12 @@ def _wait_for(context: RunContext, client: str) -> None:
             )
         time.sleep(_POLL_SECONDS)
         context.discovery.admit_newcomers()
+
+
+def _discover(context: RunContext) -> None:
+    """Find the clients that are connected."""
+    timeout, retries = context.config.round_timeout, context.config.max_retries
+    context.discovery = ClientDiscovery(
+        context.grid, timeout, retries, strict=False, must_announce=True
+    )
+    context.discovery.gather(0)

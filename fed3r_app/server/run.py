@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from contextlib import nullcontext
+from functools import partial
 from logging import WARNING
 
 from flwr.common.logger import log
@@ -22,9 +23,12 @@ from fed3r_app.runs.provenance import earlier_version, recorded_part
 from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Checkpoint, Snapshot, load_checkpoint
 from fed3r_app.runs.trackers import tracking
-from fed3r_app.server.client_evaluation import evaluate_at_clients
+from fed3r_app.server.client_evaluation import (
+    evaluate_at_clients,
+    evaluation_values,
+)
 from fed3r_app.server.context import RunContext
-from fed3r_app.server.discovery_phase import clients_with_test_images, discover_clients
+from fed3r_app.server.discovery_phase import admit_newcomers, discover_clients
 from fed3r_app.server.final_model import Start, choose_model
 from fed3r_app.server.fine_tuning_phase import FineTuningPhase
 from fed3r_app.server.forget_replace import forget_or_replace
@@ -32,6 +36,7 @@ from fed3r_app.server.initial_classifier import initial_classifier
 from fed3r_app.server.statistics_phase import Solution, StatisticsPhase, absent_classes
 from fed3r_app.versions import CODE_VERSION
 from fed3r_app.words import plural
+from strategies import Traffic
 from strategies.stopping import Stopped
 
 
@@ -231,21 +236,17 @@ class _Run:
     def _evaluate(self) -> None:
         """Evaluate a new model on the clients' images, where that is wanted."""
         model, self._model = self._model, None
-        evaluation = evaluate_at_clients(self._context, model) if model else None
-        if evaluation is None:
+        if model is None:
             return
-        self._outcome |= {
-            "clients_evaluated": len(evaluation.evaluated),
-            "not_evaluated": list(evaluation.missing),
-        }
-        metrics = evaluation.metrics
-        if not metrics.total:
-            return
-        self._outcome["client_accuracy"] = metrics.accuracy
-        if clients_with_test_images(self._context):
-            self._outcome["client_test_images"] = metrics.total
-            if self._outcome["accuracy"] is None:  # the server has no test images
-                self._outcome["accuracy"] = metrics.accuracy
+        context, traffic = self._context, Traffic()
+        # One may be back as another node; it is too late for others.
+        only = context.registry.clients
+        newcomers = partial(admit_newcomers, context, only=only)
+        evaluation = evaluate_at_clients(context, model, traffic, newcomers)
+        context.recorder.add_costs(up=traffic.up, down=traffic.down)
+        if evaluation:
+            accuracy = self._outcome["accuracy"]
+            self._outcome |= evaluation_values(context, evaluation, accuracy)
 
     def _check_coverage(self) -> None:
         """End the run, its results written down, if too few clients were counted."""

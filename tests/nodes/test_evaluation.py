@@ -8,7 +8,9 @@ import pytest
 import torch
 from PIL import Image
 
+from fed3r_app.cli import main as fed3r
 from fed3r_app.errors import RunError
+from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.report import summary_table
 from tests.harness.nodes import ALL, Federation
 from tests.harness.pixels import assert_close
@@ -110,3 +112,61 @@ def test_a_client_missing_in_the_evaluation_is_named_and_counted(
     table = summary_table(summary)
     assert re.search(r"accuracy at clients +\S+ % on 1 of 2 clients\n", table)
     assert re.search(r"not evaluated +1: clinic-x\n", table)
+
+
+def clients_accuracy(summary: Any) -> Any:
+    assert summary["accuracy"] == summary["client_accuracy"]
+    return summary["accuracy"], summary["client_test_images"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_the_nodes_measure_again_once_one_is_forgotten(
+    parted: Federation, kept: bool
+) -> None:
+    parted.run(PARTS, keep_contributions=kept)
+    outcome = parted.run(PARTS, resume=True, forget="clinic-y", keep_contributions=kept)
+    correct, total = count_correct(outcome.model, [parted.folder("clinic-x") / "test"])
+    assert outcome.summary["forgotten_clients"] == ["clinic-y"]
+    assert clients_accuracy(outcome.summary) == (correct / total, total)
+
+
+def test_the_nodes_measure_again_once_one_is_replaced(parted: Federation) -> None:
+    parted.run(PARTS, keep_contributions=True)
+    parted.add_images(parted.folder("clinic-z") / "train", ["dog"] * 3, seed=1)
+    outcome = parted.run(
+        PARTS, resume=True, replace="clinic-z", keep_contributions=True
+    )
+    assert outcome.summary["num_samples"] == 10
+    folders = [parted.folder(client) / "test" for client in PARTS]
+    correct, total = count_correct(outcome.model, folders)
+    assert clients_accuracy(outcome.summary) == (correct / total, total)
+
+
+def test_a_command_without_nodes_says_nothing_of_their_test_images(
+    parted: Federation, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = parted.run(PARTS).directory
+    assert fed3r(["solve", str(run), "--ridge-lambda", "3"]) == 0
+    assert "not known: no test images here" in capsys.readouterr().out
+    summary = RunDirectory(run).read_summary()
+    assert summary["accuracy"] is None and summary["client_test_images"] is None
+    again = parted.run(PARTS, resume=True).summary  # as `fed3r add` does
+    assert again["client_test_images"] == 11 and again["accuracy"] is not None
+
+
+def test_test_images_that_are_gone_do_not_keep_a_run_from_being_changed(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    held_out = federation.home / "held-out"
+    federation.add_images(held_out, ("cat", "yak", "owl", "elk"))
+    run = federation.run(ALL, data_path=str(held_out), keep_contributions=True)
+    held_out.rename(federation.home / "elsewhere")
+    for command in (
+        ["solve", str(run.directory)],
+        ["forget", str(run.directory), ALL[0]],
+    ):
+        assert fed3r(command) == 0
+        assert caplog.text.count("not measured again: data-path must") == 1
+        caplog.clear()
+        assert fed3r(["audit", str(run.directory)]) == 0
+    assert run.summary["accuracy"] is None and run.summary["clients"] == 3
