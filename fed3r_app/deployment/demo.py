@@ -10,6 +10,7 @@ from fed3r_app.data.images import DataSet
 from fed3r_app.data.packaged import load_digits, load_grocery
 from fed3r_app.deployment.certificates import make_certificates
 from fed3r_app.deployment.demo_data import write_demo_data
+from fed3r_app.deployment.follow import run_app
 from fed3r_app.deployment.local import LocalDeployment
 from fed3r_app.deployment.nodes import list_nodes
 from fed3r_app.deployment.processes import Value, toml
@@ -61,7 +62,8 @@ def run_demo(
     settings |= {"dataset": "local", "wait-for": num_nodes, "output-dir": str(results)}
     with LocalDeployment(folder / "home", environment, certificates) as deployment:
         _connect(deployment, folder, nodes)
-        deployment.superlink.run(deployment.stage(app), [toml(settings), *run_config])
+        app = deployment.stage(app)
+        run_app(deployment.superlink, app, [toml(settings), *run_config])
 
 
 def _images() -> tuple[DataSet, dict[str, Value]]:

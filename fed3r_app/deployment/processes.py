@@ -20,18 +20,16 @@ from typing import IO, Any, Self
 import tomli_w
 
 from fed3r_app.deployment.process_group import ProcessGroup
-from fed3r_app.deployment.superlink import SuperLink, flower_environment
+from fed3r_app.deployment.superlink import QUIET, SuperLink, flower_environment
 
 _START_SECONDS = 60.0  # passed only if something is wrong, or all cores are busy
 # Flower's processes take five seconds to end by themselves. Nothing of theirs is needed
 # afterwards, and what an app saves it replaces in one step, so they aren't waited for.
 _STOP_SECONDS = 0.5
-# Use the environment at hand instead of installing torch again for every run; no word
-# to the outside.
+# Use the environment at hand instead of installing torch again for every run.
 ENVIRONMENT = {
+    **QUIET,
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     # The clients keep all processors busy: threads of the server that wait in a loop
     # for one another would make its small products many times slower.

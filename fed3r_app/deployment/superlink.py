@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from flwr.supercore.control.control_http_client import ControlHttpClient
 
 COMPLETED = "finished:completed"
+# No word to the outside.
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 _CONNECTION = "fed3r"
 _TIMEOUT_SECONDS = 10.0  # far above a round trip, short for a person who waits
 _HOSTNAME_MISMATCH, _IP_MISMATCH, _EXPIRED = 62, 64, 10  # of OpenSSL's verification
@@ -38,7 +40,7 @@ def flower_environment(home: Path) -> dict[str, str]:
     """Return the environment of Flower's programs, whose files are below home."""
     # The programs of this Python environment before those of any other.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    return {**os.environ, "PATH": path, "FLWR_HOME": str(home)}
+    return {**QUIET, **os.environ, "PATH": path, "FLWR_HOME": str(home)}
 
 
 @dataclass(frozen=True)
@@ -95,22 +97,17 @@ class SuperLink:
         home.mkdir(parents=True, exist_ok=True)
         (home / "config.toml").write_text(tomli_w.dumps(config), "utf-8")
 
-    def run(self, app: Path, run_config: Sequence[str]) -> None:
-        """Run an app with live output; raise a RunError unless it completes."""
-        self.check()
-        run = self.start(app, run_config)
-        status = self.follow(run)
-        if status != COMPLETED:
-            raise RunError(f"Run {run} did not complete: {status}; see above.")
+    def start(self, app: Path, run_config: Sequence[str], *more: str) -> int:
+        """Start an app with settings as in ``flwr run``; return the id of the run.
 
-    def start(self, app: Path, run_config: Sequence[str]) -> int:
-        """Start an app with settings as in ``flwr run``; return the id of the run."""
+        ``more`` are other options of ``flwr run``.
+        """
         if not (app / "pyproject.toml").is_file():
             raise FileNotFoundError(
                 f"--app must be the app's folder, got {app} without pyproject.toml."
             )
         options = [word for each in run_config for word in ("--run-config", each)]
-        command = ["run", str(app), *options, "--format", "json"]
+        command = ["run", str(app), *options, *more, "--format", "json"]
         done = self._flwr(*command, stdout=subprocess.PIPE)
         # The exit code is 0 even after an error, which is in the output.
         answer = json.loads("".join(done.stdout.partition("{")[1:]) or "{}")
@@ -119,20 +116,6 @@ class SuperLink:
             raise RunError(f"The run was not started: {' '.join(reason.split())}")
         return int(answer["run-id"])
 
-    def follow(self, run: int) -> str:
-        """Show the log of a run to its end; return its last status."""
-        while True:
-            self._flwr("log", str(run), "--stream")
-            try:
-                self.check()
-                status = self.status(run_id=run)
-            except OSError as error:
-                raise RunError(
-                    f"{error} Run {run} continues once it is back: flwr log {run}."
-                ) from error
-            if status.startswith("finished"):
-                return status
-            time.sleep(1.0)  # the log may end before the run does
 
     @contextmanager
     def control(self) -> Iterator[ControlHttpClient]:

@@ -1,0 +1,175 @@
+"""A run on a SuperLink, followed from here to its end.
+
+Whatever is killed on the way is named, with the time since which it is missing: the
+SuperLink, a node, the ServerApp. The run itself does not need who follows it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from logging import WARNING
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
+
+from fed3r_app import logs
+from fed3r_app.deployment.nodes import list_nodes
+from fed3r_app.deployment.relay import Relay
+from fed3r_app.deployment.superlink import COMPLETED, SuperLink
+from fed3r_app.errors import RunError
+from fed3r_app.words import first_names, plural
+
+_STOPPED = "finished:stopped"
+_AGAIN_SECONDS = 1.0  # until the next attempt to reach the SuperLink
+# Of silence, before it is said who is missing. A ServerApp that waits speaks up every
+# minute: later it must have missed that.
+_SILENCE_SECONDS, _LATER_SECONDS = 15.0, 75.0
+_MOST_NAMED = 5
+
+
+class RunFailed(RunError):
+    """A run that did not complete; ``directory`` is where it is written, if it began."""
+
+    def __init__(self, reason: str, directory: str = "") -> None:
+        super().__init__(reason)
+        self.directory = directory
+
+
+class _End(NamedTuple):
+    """The last status of a run, or why there is none."""
+
+    status: str
+    reason: str = ""
+
+
+def run_app(superlink: SuperLink, app: Path, run_config: Sequence[str]) -> None:
+    """Run an app with live output; raise RunFailed unless it completes."""
+    superlink.check()
+    Follower(superlink, superlink.start(app, run_config)).follow()
+
+
+@dataclass(eq=False)
+class Follower:
+    """Shows the log of a run."""
+
+    superlink: SuperLink
+    run: int
+    relay: Relay = field(default_factory=Relay)
+    _heard: SimpleQueue[str | _End] = field(default_factory=SimpleQueue)
+    _after: float = 0.0  # up to when the log was read, by the SuperLink's clock
+    _readers: int = 0  # started so far; all but the last one end
+    _last: float = field(default_factory=time.time)  # when something was heard
+    _lost: float = 0.0  # since when there is no connection; 0 if there is one
+    _patience: float = _SILENCE_SECONDS
+
+    def follow(self, timeout: float = float("inf")) -> None:
+        """Show the log to the end of the run; raise RunFailed unless it completed."""
+        deadline, end = time.monotonic() + timeout, _End("")
+        self._start_reader()
+        while time.monotonic() < deadline and not (end.status or end.reason):
+            try:
+                heard = self._heard.get(timeout=_AGAIN_SECONDS)
+            except Empty:
+                self._look_after_silence()
+                continue
+            self._last = time.time()
+            if isinstance(heard, _End):
+                end = heard
+            else:
+                self.relay.write(heard)
+        self._readers += 1  # the last reader ends, too
+        self.relay.close()
+        if end.status != COMPLETED:
+            raise RunFailed(self._reason(end), self.relay.directory)
+
+    def _start_reader(self) -> None:
+        self._readers += 1
+        threading.Thread(target=self._read, args=(self._readers,), daemon=True).start()
+
+    def _read(self, number: int) -> None:
+        """Read the log to the end of the run, through any number of connections."""
+        from flwr.proto.control_pb2 import StreamLogsRequest
+
+        while number == self._readers:
+            try:
+                status = self.superlink.status(run_id=self.run)
+                self._lost = 0.0
+                request = StreamLogsRequest(
+                    run_id=self.run, after_timestamp=self._after
+                )
+                with self.superlink.control() as control:
+                    for part in control.StreamLogs(request):
+                        if number != self._readers:
+                            return
+                        self._after = max(self._after, part.latest_timestamp)
+                        self._heard.put(part.log_output)
+                if status.startswith("finished"):  # before the log was read to its end
+                    self._heard.put(_End(status))
+                    return
+            except RunError as error:
+                self._heard.put(_End("", f"{error} Was it started without --database?"))
+                return
+            except (OSError, ValueError):  # no connection, or one that broke
+                self._lost = self._lost or time.time()
+            time.sleep(_AGAIN_SECONDS)
+
+    def _look_after_silence(self) -> None:
+        """Say who is missing, if nothing was heard for long."""
+        silence = time.time() - max(self._last, self._lost)
+        patience = _SILENCE_SECONDS if self._lost else self._patience
+        if silence < patience:
+            return
+        logs.show(logs.Line(time.time(), WARNING, self._who_is_missing()))
+        self._patience = _LATER_SECONDS
+        if not self._lost:  # does it, or is the connection dead without a word?
+            self._start_reader()
+        self._last = time.time()
+
+    def _who_is_missing(self) -> str:
+        since = _clock(self._last)
+        try:
+            status = self.superlink.status(run_id=self.run)
+            nodes = list_nodes(self.superlink)
+        except OSError as error:
+            return f"{error} Nothing was heard since {since}. The run may go on."
+        if status.startswith("pending"):
+            return (
+                f"No SuperExec has taken the run since {since}. Is one connected to "
+                f"{self.superlink.address}?"
+            )
+        gone = [
+            f"{node.name} since {_clock(node.online_until)}"
+            for node in nodes
+            if node.name and node.status == "offline"
+        ]
+        online = plural(sum(node.is_online for node in nodes), "node")
+        if gone:
+            return (
+                f"No sign of {first_names(gone, _MOST_NAMED)}. {online} online. The "
+                f"ServerApp was last heard at {since}."
+            )
+        return (
+            f"Nothing from the ServerApp since {since}. The SuperLink answers, {online} "
+            "online. If the ServerApp is gone, Flower notices within a minute."
+        )
+
+    def _reason(self, end: _End) -> str:
+        if end.reason or self.relay.error:
+            return end.reason or self.relay.error
+        if end.status == _STOPPED:
+            return f"Run {self.run} was stopped."
+        if self.relay.crash:
+            return f"Run {self.run} failed: {self.relay.crash} (--verbose says where)."
+        saved = self.relay.directory
+        return (
+            f"Run {self.run} failed: its ServerApp ended without a word after "
+            f"{_clock(self.relay.last)}. Was it killed, or out of memory?"
+            + (f" What it had saved is in {saved}." if saved else "")
+        )
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(seconds))
