@@ -80,6 +80,7 @@ class _Output:
     console: Console | None = None  # the terminal, if a command writes to one
     stream: Callable[[], TextIO] = lambda: sys.stderr  # without one
     verbose: bool = True  # whether Flower's own are shown
+    is_commands: bool = False
     flowers_folder: str = "flwr"  # where the code is that logs them
     owner: str = ""  # see ``owned_by``
 
@@ -150,6 +151,7 @@ def directed_to(console: Console, *, verbose: bool) -> Iterator[None]:
     before = vars(_OUTPUT).copy()
     _OUTPUT.console = console if console.is_terminal else None
     _OUTPUT.stream, _OUTPUT.verbose = lambda: sys.stdout, verbose
+    _OUTPUT.is_commands = True
     try:
         yield
     finally:
@@ -159,6 +161,11 @@ def directed_to(console: Console, *, verbose: bool) -> Iterator[None]:
 def show(line: Line) -> None:
     """Show a line that another process has logged."""
     _OUTPUT.show(line)
+
+
+def is_shown() -> bool:
+    """Return whether a command shows what this process logs, and its errors last."""
+    return _OUTPUT.is_commands
 
 
 def terminal() -> Console | None:

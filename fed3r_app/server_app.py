@@ -31,14 +31,19 @@ def main(grid: Grid, context: Context) -> None:
                 log(WARNING, "%s is ignored: %s.", key, reason)
             run(grid, Config.from_run_config(context.run_config))
     except Stopped:
-        raise RunStopped("The run was stopped before it began.") from None
+        raise _said(RunStopped("The run was stopped before it began.")) from None
     except RunStopped as error:
-        log(WARNING, "%s", error)
-        raise
+        raise _said(error) from None
     except (ValueError, OSError, RunError) as error:
-        log(ERROR, "%s", error)
         # Without the frames in between: Flower prints all it is given.
-        raise RunError(str(error)) from None
+        raise _said(RunError(str(error))) from None
+
+
+def _said(error: RunError) -> RunError:
+    """Return an error, once it is logged where no command says how the run ended."""
+    if not logs.is_shown():
+        log(ERROR, "%s", error)
+    return error
 
 
 @contextmanager

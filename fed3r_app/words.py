@@ -1,8 +1,18 @@
-"""Numbers and names in sentences: 1 client, 2 clients."""
+"""Words of messages: numbers with their nouns, and sentences that programs read."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+RESULTS = "Results go to "  # a folder: said when a run begins
+# Of `run_again`; whoever started the run says it better.
+RUN_AGAIN = re.compile(r'run again with run-name="([^"]+)" resume=true\.?')
+
+
+def run_again(run_name: str) -> str:
+    """Return how to resume a run, where it is not known how it was started."""
+    return f'run again with run-name="{run_name}" resume=true'
 
 
 def plural(number: int, noun: str) -> str:

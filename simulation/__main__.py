@@ -10,6 +10,7 @@ from pathlib import Path
 from fed3r_app.deployment.process_group import orderly_exit
 from fed3r_app.deployment.processes import app_settings, write_run_config
 from fed3r_app.errors import SettingsError, before_start
+from fed3r_app.progress import shown
 from fed3r_app.runs.provenance import remember_command
 from fed3r_app.server.preflight import given_settings
 from simulation.commands import add_bench, add_experiments
@@ -67,7 +68,9 @@ def _flwr_run(arguments: argparse.Namespace) -> int:
         settings = given_settings([], known.run_config)
     with orderly_exit(), private_superlink(Path.cwd() / ".flwr") as superlink:
         run_config = write_run_config(superlink.home, settings)
-        return 0 if superlink.run(".", *options, "--run-config", run_config) else 1
+        with shown():
+            superlink.run(".", *options, "--run-config", run_config)
+    return 0
 
 
 if __name__ == "__main__":

@@ -51,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader has seen enough: `fed3r show | head -1`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
-    except RunStopped:  # the log says what is saved, and how to resume
+    except RunStopped as error:
+        model_commands.fail(error)
         return _INTERRUPTED
     except (OSError, ValueError, RunError) as error:
         return model_commands.fail(error)

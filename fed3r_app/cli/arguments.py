@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
+import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -16,9 +19,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fed3r_app.errors import before_start
+from fed3r_app.errors import RunError, before_start
 from fed3r_app.runs.directory import RunDirectory
+from fed3r_app.runs.provenance import COMMAND_VARIABLE
 from fed3r_app.runs.report import summary_table
+from fed3r_app.words import RUN_AGAIN
 
 if TYPE_CHECKING:
     from fed3r_app.deployment.superlink import SuperLink
@@ -145,6 +150,7 @@ def run_settings(
     return {key: value for key, value in settings.items() if key not in RETIRED}
 
 
+VERBOSE = argument("--verbose", "also show what Flower logs", action="store_true")
 APP = path("--app", "APP", "folder of the app (default: here, else as installed)")
 
 
@@ -153,6 +159,26 @@ def print_summary(run: RunDirectory, *, optional: bool = False) -> None:
     if run.summary_path.is_file() or not optional:
         print(summary_table(run.read_summary()))
     print(f"\nRun      {run.path}")
+
+
+@contextmanager
+def shown_run(options: argparse.Namespace) -> Iterator[None]:
+    """Show what a run logs; an error that may be resumed says by which command."""
+    from fed3r_app.progress import shown
+
+    try:
+        with shown(verbose=options.verbose):
+            yield
+    except RunError as error:
+        raise type(error)(RUN_AGAIN.sub(_typed_again, str(error))) from None
+
+
+def _typed_again(run: re.Match[str]) -> str:
+    """Return the command that was typed, with the settings that resume its run."""
+    typed = os.environ.get(COMMAND_VARIABLE, "")
+    more = {"run-name": shlex.quote(run[1]), "resume": "true"}
+    words = [f"{key}={value}" for key, value in more.items() if f"{key}=" not in typed]
+    return f"run again: {' '.join([typed, *words])}"
 
 
 @contextmanager

@@ -31,7 +31,7 @@ commands = args.Group()
         "temporary one)",
     ),
     *args.SETTINGS,
-    args.APP,
+    *(args.APP, args.VERBOSE),
 )
 def demo(options: argparse.Namespace) -> int:
     """Start a SuperLink, a SuperExec and nodes with different images, and a run.
@@ -43,6 +43,7 @@ def demo(options: argparse.Namespace) -> int:
     from fed3r_app.deployment.demo import run_demo
     from fed3r_app.deployment.process_group import orderly_exit
     from fed3r_app.deployment.processes import toml
+    from fed3r_app.progress import shown
 
     settings = args.run_settings(options, dataset=LOCAL)
     results = output_directory().resolve()
@@ -55,6 +56,7 @@ def demo(options: argparse.Namespace) -> int:
             folder = options.folder.absolute()
             folder.mkdir(parents=True)
         app = stack.enter_context(args.app_folder(options.app))
+        stack.enter_context(shown(verbose=options.verbose))
         try:
             run_demo(
                 folder,
@@ -70,7 +72,6 @@ def demo(options: argparse.Namespace) -> int:
             )
             raise RunError(f"{error} See the logs ({kept} them).") from error
     run = RunDirectory((results / LATEST).resolve())
-    args.print_summary(run)
     print(f"Classify a photograph of yours: fed3r predict {run.path} photo.jpg")
     return 0
 

@@ -6,10 +6,8 @@ import argparse
 import errno
 import socket
 import tempfile
-from pathlib import Path
 
 from fed3r_app.cli import arguments as args
-from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
 
 commands = args.Group()
 _LOCAL = "127.0.0.1"
@@ -151,26 +149,35 @@ def register(options: argparse.Namespace) -> int:
     "run",
     "start a run on a SuperLink, follow it, and print its result",
     *(*args.superlink(), *args.SETTINGS),
-    args.APP,
+    args.argument(
+        "--follow",
+        "start none, but show one that is there, from its beginning",
+        metavar="RUN",
+        type=int,
+    ),
+    *(args.APP, args.VERBOSE),
 )
 def run(options: argparse.Namespace) -> int:
-    """Run the app as `flwr run --stream` does, and print its summary.
+    """Run the app as `flwr run --stream` does; show its log and its summary.
 
-    The exit code is 0 only if the run completed. The summary is printed where the
-    results can be seen from here.
+    The exit code is 0 only if the run completed. The run does not depend on this
+    command: Ctrl-C ends what is shown here, and --follow shows it again.
     """
+    from fed3r_app.deployment.follow import Follower, run_app
     from fed3r_app.deployment.processes import write_run_config
 
     superlink = args.connection(options)
     settings = args.run_settings(options)
-    _, before = _latest_run()
-    with tempfile.TemporaryDirectory() as folder, args.app_folder(options.app) as app:
-        superlink.run(app, [write_run_config(Path(folder), settings)])
-    directory, written = _latest_run()
-    if written and written != before:
-        args.print_summary(directory)
-    else:
-        print("The results are where the ServerApp runs: its output-dir.")
+    with args.shown_run(options):
+        if options.follow is not None:
+            superlink.check()
+            Follower(superlink, options.follow).follow()
+            return 0
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            args.app_folder(options.app) as app,
+        ):
+            run_app(superlink, app, [write_run_config(Path(folder), settings)])
     return 0
 
 
@@ -206,10 +213,3 @@ def check_port(
                 f"--port must be free on this machine, got {port}, which is in use. "
                 f"{hint}"
             ) from error
-
-
-def _latest_run() -> tuple[RunDirectory, tuple[Path, int] | None]:
-    """Return the last run, and where and when its summary was written, if it was."""
-    run = RunDirectory((output_directory() / LATEST).resolve())
-    path = run.summary_path
-    return run, (path, path.stat().st_mtime_ns) if path.is_file() else None

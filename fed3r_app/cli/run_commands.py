@@ -26,7 +26,7 @@ _SEES_RUN = "; its ServerApps must see RUN_DIR at the same place"
 @commands.command(
     "add",
     "add new clients to the statistics of a finished run",
-    *(_RUN_DIR, *args.superlink(_SEES_RUN), args.APP),
+    *(_RUN_DIR, *args.superlink(_SEES_RUN), args.APP, args.VERBOSE),
     args.repeated(
         "--readmit",
         "a client that was forgotten and may be asked again; may be repeated",
@@ -50,7 +50,8 @@ def add_clients(options: argparse.Namespace) -> int:
 @commands.command(
     "forget",
     "remove a client from the statistics of a run, exactly",
-    *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN, nargs="?"), args.APP),
+    *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN, nargs="?")),
+    *(args.APP, args.VERBOSE),
 )
 def forget(options: argparse.Namespace) -> int:
     """Take a client's statistics out of those of a run, and solve again.
@@ -84,7 +85,7 @@ def forget(options: argparse.Namespace) -> int:
 @commands.command(
     "replace",
     "replace a client's statistics by those of its current data",
-    *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN), args.APP),
+    *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN), args.APP, args.VERBOSE),
 )
 def replace(options: argparse.Namespace) -> int:
     """Ask a client for its statistics again, and replace those it sent before.
@@ -198,10 +199,16 @@ def _start(
         "wait-for": 0,  # clients that are connected; the others are in the snapshot
         **settings,
     }
+    from fed3r_app.deployment.follow import run_app
+    from fed3r_app.progress import shown
+
     superlink = args.connection(options)
-    with tempfile.TemporaryDirectory() as folder, args.app_folder(options.app) as app:
-        superlink.run(app, [write_run_config(Path(folder), config)])
-    args.print_summary(directory, optional=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        args.app_folder(options.app) as app,
+        shown(verbose=options.verbose),
+    ):
+        run_app(superlink, app, [write_run_config(Path(folder), config)])
     return 0
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
-from fed3r_app.errors import RunError, before_start
-from fed3r_app.progress import shown
+from fed3r_app.errors import before_start
 from fed3r_app.runs.directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ INLINE, RAY = "inline", "ray"
         metavar="X",
         type=float,
     ),
-    args.argument("--verbose", "also show what Flower logs", action="store_true"),
+    args.VERBOSE,
 )
 def simulate(options: argparse.Namespace) -> int:
     """Run the app with simulated clients, and write the results to a folder.
@@ -70,11 +69,11 @@ def simulate(options: argparse.Namespace) -> int:
     with orderly_exit(), reserved as run:
         place = {"output-dir": str(run.path.parent), "run-name": run.path.name}
         settings = config.to_run_config() | place
-        if options.engine == INLINE:
-            with shown(verbose=options.verbose):
+        with args.shown_run(options):
+            if options.engine == INLINE:
                 _run_inline(clients, settings)
-        else:
-            _run_on_ray(clients, settings, resources)
+            else:
+                _run_on_ray(clients, settings, resources)
     return 0
 
 
@@ -130,5 +129,4 @@ def _run_on_ray(
     from simulation.engines.superlink import private_superlink
 
     with private_superlink(Path(".flwr")) as superlink:
-        if not superlink.simulate(INSTALLED_APP, settings, clients, resources):
-            raise RunError("The run did not complete; see above.")
+        superlink.simulate(INSTALLED_APP, settings, clients, resources)

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from logging import WARNING
+from logging import INFO, WARNING
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from fed3r_app.deployment.nodes import list_nodes
 from fed3r_app.deployment.relay import Relay
 from fed3r_app.deployment.superlink import COMPLETED, SuperLink
 from fed3r_app.errors import RunError
-from fed3r_app.words import first_names, plural
+from fed3r_app.words import first_names, plural, run_again
 
 _STOPPED = "finished:stopped"
 _AGAIN_SECONDS = 1.0  # until the next attempt to reach the SuperLink
@@ -28,14 +28,6 @@ _AGAIN_SECONDS = 1.0  # until the next attempt to reach the SuperLink
 # minute: later it must have missed that.
 _SILENCE_SECONDS, _LATER_SECONDS = 15.0, 75.0
 _MOST_NAMED = 5
-
-
-class RunFailed(RunError):
-    """A run that did not complete; ``directory`` is where it is written, if it began."""
-
-    def __init__(self, reason: str, directory: str = "") -> None:
-        super().__init__(reason)
-        self.directory = directory
 
 
 class _End(NamedTuple):
@@ -46,9 +38,16 @@ class _End(NamedTuple):
 
 
 def run_app(superlink: SuperLink, app: Path, run_config: Sequence[str]) -> None:
-    """Run an app with live output; raise RunFailed unless it completes."""
+    """Run an app with live output; raise RunError unless it completes."""
     superlink.check()
-    Follower(superlink, superlink.start(app, run_config)).follow()
+    run = superlink.start(app, run_config)
+    try:
+        Follower(superlink, run).follow()
+    except KeyboardInterrupt:
+        again = f"fed3r run {superlink.address} --follow {run}"
+        said = f"Run {run} goes on without this command. To see it again: {again}"
+        logs.show(logs.Line(time.time(), INFO, said))
+        raise
 
 
 @dataclass(eq=False)
@@ -63,10 +62,12 @@ class Follower:
     _readers: int = 0  # started so far; all but the last one end
     _last: float = field(default_factory=time.time)  # when something was heard
     _lost: float = 0.0  # since when there is no connection; 0 if there is one
+    _loss: float = 0.0  # the one that was said
+    _spoke: float = 0.0  # when something was said here
     _patience: float = _SILENCE_SECONDS
 
     def follow(self, timeout: float = float("inf")) -> None:
-        """Show the log to the end of the run; raise RunFailed unless it completed."""
+        """Show the log to the end of the run; raise RunError unless it completed."""
         deadline, end = time.monotonic() + timeout, _End("")
         self._start_reader()
         while time.monotonic() < deadline and not (end.status or end.reason):
@@ -83,7 +84,7 @@ class Follower:
         self._readers += 1  # the last reader ends, too
         self.relay.close()
         if end.status != COMPLETED:
-            raise RunFailed(self._reason(end), self.relay.directory)
+            raise RunError(self._reason(end))
 
     def _start_reader(self) -> None:
         self._readers += 1
@@ -117,16 +118,22 @@ class Follower:
             time.sleep(_AGAIN_SECONDS)
 
     def _look_after_silence(self) -> None:
-        """Say who is missing, if nothing was heard for long."""
-        silence = time.time() - max(self._last, self._lost)
-        patience = _SILENCE_SECONDS if self._lost else self._patience
-        if silence < patience:
+        """Say who is missing if nothing was heard for long, and when it is back."""
+        if self._loss and not self._lost:
+            self._say("The SuperLink answers again.", INFO)
+            self._loss, self._last = 0.0, time.time()
+        is_new_loss = self._lost > self._loss
+        patience = _SILENCE_SECONDS if is_new_loss else self._patience
+        if time.time() - max(self._last, self._spoke) < patience:
             return
-        logs.show(logs.Line(time.time(), WARNING, self._who_is_missing()))
-        self._patience = _LATER_SECONDS
-        if not self._lost:  # does it, or is the connection dead without a word?
+        self._loss, self._patience = self._lost, _LATER_SECONDS
+        self._say(self._who_is_missing())
+        if not self._lost:  # a connection may be dead without a word
             self._start_reader()
-        self._last = time.time()
+
+    def _say(self, text: str, level: int = WARNING) -> None:
+        self._spoke = time.time()
+        logs.show(logs.Line(self._spoke, level, text))
 
     def _who_is_missing(self) -> str:
         since = _clock(self._last)
@@ -152,8 +159,8 @@ class Follower:
                 f"ServerApp was last heard at {since}."
             )
         return (
-            f"Nothing from the ServerApp since {since}. The SuperLink answers, {online} "
-            "online. If the ServerApp is gone, Flower notices within a minute."
+            f"Nothing from the ServerApp since {since}. The SuperLink answers, "
+            f"{online} online. If it is gone, Flower notices in a minute."
         )
 
     def _reason(self, end: _End) -> str:
@@ -163,11 +170,16 @@ class Follower:
             return f"Run {self.run} was stopped."
         if self.relay.crash:
             return f"Run {self.run} failed: {self.relay.crash} (--verbose says where)."
-        saved = self.relay.directory
-        return (
+        said = (
             f"Run {self.run} failed: its ServerApp ended without a word after "
             f"{_clock(self.relay.last)}. Was it killed, or out of memory?"
-            + (f" What it had saved is in {saved}." if saved else "")
+        )
+        if not self.relay.directory:
+            return said
+        place = Path(self.relay.directory)
+        return (
+            f"{said} What it has saved is in {place}. To resume it, "
+            f"{run_again(place.name)}."
         )
 
 

@@ -96,6 +96,23 @@ class FlowerProcesses:
         """Stop the SuperLink and everything it started."""
         self._group.stop(_STOP_SECONDS)
 
+    def find(self, program: str) -> list[int]:
+        """Return the ids of the group's processes that run a program.
+
+        None are found where the system does not list them in /proc, as macOS.
+        """
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if os.getpgid(int(folder.name)) != self._group.id:
+                    continue
+                words = (folder / "cmdline").read_text().split("\0")
+            except OSError:
+                continue  # it has just ended
+            if any(Path(word).name == program for word in words[:2]):
+                found.append(int(folder.name))
+        return found
+
     def _start_processes(self) -> None:
         """Start the SuperLink and what runs its apps."""
         raise NotImplementedError

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from fed3r_app.logs import Line
 from fed3r_app.progress import show_line
-from fed3r_app.runs.recorder import RESULTS
+from fed3r_app.words import RESULTS
 
 Show = Callable[[Line], None]
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -128,11 +128,6 @@ class RunDirectory:
             path = output_directory(output_dir) / run_name
             RunDirectory(path)._check_content(resume)
 
-    @property
-    def resume_settings(self) -> str:
-        """What the settings of a run that resumes this one say besides."""
-        return f'run-name="{self.path.name}" resume=true'
-
     def write_config(self, config: Mapping[str, object]) -> None:
         """Write config.json, with the version of how this run reads images."""
         _write_json(self.config_path, {"recipe": RECIPE_VERSION, **config})

@@ -21,7 +21,6 @@ _BYTES = (
     *("upload_bytes", "download_bytes"),
     *("paper_upload_bytes", "paper_download_bytes"),
 )
-RESULTS = "Results go to "  # a folder: said when a run begins
 SUMMARY = "The run has ended"  # and what came of it
 # What a line of log says of a round's values, where they are known, and of how many
 # clients.

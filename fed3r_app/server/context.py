@@ -24,12 +24,13 @@ from fed3r_app.features.spec import BackboneSpec
 from fed3r_app.files.row_cache import cache_dir
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.model_file import SavedModel
-from fed3r_app.runs.recorder import RESULTS, Recorder
+from fed3r_app.runs.recorder import Recorder
 from fed3r_app.runs.snapshots import Setting
 from fed3r_app.runs.statistics_store import StatisticsStore
 from fed3r_app.runs.trackers import Guarded, check_tracker
 from fed3r_app.server.preflight import new_spec
 from fed3r_app.wire import ParityCheck, with_labels, with_reading
+from fed3r_app.words import RESULTS
 from strategies import ClientDiscovery, ClientRegistry
 
 # The keys of the run config that a client's features depend on, besides the backbone.

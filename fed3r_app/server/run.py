@@ -35,7 +35,7 @@ from fed3r_app.server.forget_replace import forget_or_replace
 from fed3r_app.server.initial_classifier import initial_classifier
 from fed3r_app.server.statistics_phase import Solution, StatisticsPhase, absent_classes
 from fed3r_app.versions import CODE_VERSION
-from fed3r_app.words import plural
+from fed3r_app.words import plural, run_again
 from strategies import Traffic
 from strategies.stopping import Stopped
 
@@ -122,7 +122,7 @@ class _Run:
             saved = f"{plural(self._tuning.trained, 'round')} of fine-tuning"
         return (
             f"The run was stopped. Saved in {directory.path}: {saved}. To resume it, "
-            f"run again with {directory.resume_settings}."
+            f"{run_again(directory.path.name)}."
         )
 
     def _load_earlier(self) -> None:

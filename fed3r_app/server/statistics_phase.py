@@ -37,7 +37,7 @@ from fed3r_app.server.factory import (
 )
 from fed3r_app.server.journal import RunJournal
 from fed3r_app.wire import pack_feature_map
-from fed3r_app.words import first_names, plural
+from fed3r_app.words import first_names, plural, run_again
 from strategies import CohortSampler, Fed3R, Traffic
 
 
@@ -200,8 +200,7 @@ class StatisticsPhase:
         named = first_names(missing, 10)
         reason = sampler.failures.get(missing[0], "not asked").rstrip(".")
         next_step = (
-            f"What was counted is in {path}. To ask the others, run again with "
-            f"{self.context.directory.resume_settings}."
+            f"What was counted is in {path}. To ask the others, {run_again(path.name)}."
         )
         if config.dp_epsilon:
             next_step = "Nothing was released of them: no privacy is spent. Run again."

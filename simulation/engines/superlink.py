@@ -7,42 +7,53 @@ the same port. An ephemeral one depends on nothing and leaves nothing behind.
 
 from __future__ import annotations
 
-import subprocess
+import os
+import signal
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fed3r_app.deployment.follow import Follower
 from fed3r_app.deployment.processes import (
     FlowerProcesses,
     Value,
     toml,
     write_run_config,
 )
-from fed3r_app.deployment.superlink import COMPLETED
+from fed3r_app.deployment.relay import Relay, Show
+from fed3r_app.errors import RunError, RunStopped
+from fed3r_app.progress import show_line
+
+_SAVE_SECONDS = 60.0  # for gigabytes, at most
 
 
 class EphemeralSuperLink(FlowerProcesses):
     """A context manager around a SuperLink in simulation mode; see its base class."""
 
-    def run(self, *arguments: str, output: Path | None = None) -> bool:
-        """Call ``flwr run`` with live output; return whether the run completed.
+    def run(self, *arguments: str, output: Path | None = None) -> None:
+        """Run an app with live output; raise a RunError unless it completes.
 
-        The exit code of ``flwr run`` is 0 also after a failed run: the status is asked.
         The arguments are the app's folder and options of ``flwr run``; the output goes
-        to a file, where one is given.
+        to a file, where one is given. On Ctrl-C the app saves what it has, which is a
+        RunStopped.
         """
         app, *options = arguments
-        command = ["flwr", "run", str(self.stage(Path(app))), *options, "--stream"]
-        with output.open("wb") if output else nullcontext() as file:
-            started = subprocess.run(
-                command,
-                env=self.environment,
-                check=False,
-                stdout=file,
-                stderr=subprocess.STDOUT if file else None,
-            )
-        return started.returncode == 0 and self.superlink.status(limit=1) == COMPLETED
+        run = self.superlink.start(self.stage(Path(app)), [], *options)
+        with _showing_in(output) as show:
+            follower = Follower(self.superlink, run, Relay(show))
+            try:
+                follower.follow()
+            except (KeyboardInterrupt, SystemExit):
+                at_work = self.find("flwr-simulation")
+                for process in at_work:
+                    os.kill(process, signal.SIGINT)  # Ray has taken SIGTERM for itself
+                if not at_work:
+                    raise RunStopped("The run was stopped.") from None
+                try:
+                    follower.follow(_SAVE_SECONDS)
+                except RunError as error:
+                    raise RunStopped(str(error)) from None
 
     def simulate(
         self,
@@ -51,16 +62,16 @@ class EphemeralSuperLink(FlowerProcesses):
         num_clients: int,
         federation: Mapping[str, Value] | None = None,
         output: Path | None = None,
-    ) -> bool:
-        """Run an app on simulated clients; return whether the run completed.
+    ) -> None:
+        """Run an app on simulated clients; raise a RunError unless it completes.
 
-        ``federation`` adds to Flower's federation config; else each client may use one
-        processor.
+        See ``run``. ``federation`` adds to Flower's federation config; else each client
+        may use one processor.
         """
         nodes = {"num-supernodes": num_clients, "client-resources-num-cpus": 1}
         options = ("--federation-config", toml({**nodes, **(federation or {})}))
         run_config = write_run_config(self.home, settings)
-        return self.run(str(app), "--run-config", run_config, *options, output=output)
+        self.run(str(app), "--run-config", run_config, *options, output=output)
 
     def _start_processes(self) -> None:
         """Start the SuperLink, then what runs its apps, in one process group.
@@ -75,6 +86,16 @@ class EphemeralSuperLink(FlowerProcesses):
         self._start(
             ["flower-superexec", "--insecure", "--runtime-api-address", self.address]
         )
+
+
+@contextmanager
+def _showing_in(output: Path | None) -> Iterator[Show]:
+    """Give what shows a line, in a file where there is one."""
+    if output is None:
+        yield show_line
+        return
+    with output.open("a", encoding="utf-8") as file:
+        yield lambda line: print(line, file=file, flush=True)
 
 
 @contextmanager

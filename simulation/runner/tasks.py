@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -75,8 +74,7 @@ def _run_app(
     }
     if engine == FLOWER:
         superlink = _superlink(resources, store.root / ".flwr")
-        if not superlink.simulate(INSTALLED_APP, config, run.clients):
-            raise TaskError(_last_error(store.log(run)))
+        superlink.simulate(INSTALLED_APP, config, run.clients)
     else:
         from fed3r_app.client_app import app as client_app
         from fed3r_app.server_app import app as server_app
@@ -91,13 +89,6 @@ def _superlink(resources: ExitStack, home: Path) -> EphemeralSuperLink:
     from simulation.engines.superlink import EphemeralSuperLink
 
     return resources.enter_context(EphemeralSuperLink(home))
-
-
-def _last_error(log: Path) -> str:
-    """Return the last error in a log of Flower's."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", log.read_text(errors="replace"))
-    errors = re.findall(r"^.*ERROR\s*:\s*(.+)$", plain, re.MULTILINE)
-    return str(errors[-1]).strip() if errors else "flwr run did not complete."
 
 
 def features_wanted(runs: Iterable[ExperimentRun], log_folder: Path) -> list[Task]:

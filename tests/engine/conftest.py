@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fed3r_app.errors import RunError
 from simulation.engines.superlink import EphemeralSuperLink
 from tests.harness.runs import COMPLETED, Outcome
 
@@ -59,16 +60,23 @@ class Engine:
         self._calls += 1
         output = self._root / f"output-{self._calls}.txt"
         settings["run_name"] = run_name
-        completed = self._superlink.run(
-            str(app),
-            "--run-config",
-            " ".join(f"{k.replace('_', '-')}={_toml(v)}" for k, v in settings.items()),
-            "--federation-config",
-            f"num-supernodes={num_clients} {federation}",
-            output=output,
+        status, error = COMPLETED, ""
+        try:
+            self._superlink.run(
+                str(app),
+                "--run-config",
+                " ".join(
+                    f"{k.replace('_', '-')}={_toml(v)}" for k, v in settings.items()
+                ),
+                "--federation-config",
+                f"num-supernodes={num_clients} {federation}",
+                output=output,
+            )
+        except RunError as failure:
+            status, error = "finished:failed", str(failure)
+        return Outcome(
+            self._root / "runs" / run_name, status, output.read_text() + error
         )
-        status = COMPLETED if completed else "finished:failed"
-        return Outcome(self._root / "runs" / run_name, status, output.read_text())
 
 
 def _copy_app(folder: Path) -> Any:

@@ -3,7 +3,6 @@
 SuperLink, SuperExec and SuperNodes, each with a log, killed and started again at will.
 """
 
-import os
 import signal
 import subprocess
 import sys
@@ -54,20 +53,6 @@ class Deployment(LocalDeployment):
         if done.returncode:
             raise RuntimeError(f"flwr log failed: {done.stdout}{done.stderr}")
         return done.stdout
-
-    def find(self, program: str) -> list[int]:
-        """Return the ids of this deployment's processes that run a program."""
-        found = []
-        for folder in Path("/proc").glob("[0-9]*"):
-            try:
-                if os.getpgid(int(folder.name)) != self._group.id:
-                    continue
-                words = (folder / "cmdline").read_text().split("\0")
-            except OSError:
-                continue  # it has just ended
-            if any(Path(word).name == program for word in words[:2]):
-                found.append(int(folder.name))
-        return found
 
     def start_node(self, name: str, data: Path) -> None:
         """Start a node with images of its own, again if it was killed."""
