@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
 from fed3r_app import logs
+from fed3r_app.words import roughly
 
 if TYPE_CHECKING:
     from rich import progress as rich_progress
@@ -63,7 +64,7 @@ class Progress:
         left = ""
         if 0 < new and done < total:
             seconds = (time.monotonic() - self._began) / new * (total - done)
-            left = f", about {_roughly(seconds)} left"
+            left = f", about {roughly(seconds)} left"
         # Flower's own `log` without Flower, which `fed3r predict` does without.
         text = f"{self._what}: {done} of {total}{left}"
         logging.getLogger("flwr").info("%s", text)
@@ -144,11 +145,3 @@ def show_line(line: logs.Line) -> None:
     match = _LINE.fullmatch(line.message)
     if not (match and BARS.update(match[1], int(match[2]), int(match[3]))):
         logs.show(line)
-
-
-def _roughly(seconds: float) -> str:
-    """Return a duration as people say it: 40 s, 5 min, 2 h 10 min."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

@@ -35,6 +35,14 @@ def first_names(names: Sequence[object], most: int) -> str:
     return f"{named} and {more} more" if more > 0 else named
 
 
+def roughly(seconds: float) -> str:
+    """Return a duration as people say it: 40 s, 5 min, 2 h 10 min."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
 def printable(text: str) -> str:
     """Return a text on which a terminal does nothing: control characters as escapes."""
     if text.isprintable():

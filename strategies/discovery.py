@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from logging import WARNING
+from logging import INFO, WARNING
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
@@ -24,6 +24,7 @@ from fed3r_app.wire import Hello, ParityCheck, RecordError, count_bytes, read_he
 from fed3r_app.wire.validation import shown
 from strategies.messaging import (
     IN_FLIGHT,
+    EveryMinute,
     Traffic,
     is_permanent,
     is_unavailable,
@@ -100,7 +101,14 @@ class ClientRegistry:
         """Yield the replies to messages as they arrive; real nodes all work at once."""
         # Parts of one data set are simulated, as a rule: many share a machine.
         most = IN_FLIGHT if self.num_partitions else max(len(self.nodes), IN_FLIGHT)
-        return stream_replies(grid, messages, timeout=timeout, in_flight=most)
+        clients = {node: client for client, node in self.nodes.items()}
+        return stream_replies(
+            grid,
+            messages,
+            timeout=timeout,
+            in_flight=most,
+            name=lambda node: clients.get(node, f"node {node}"),
+        )
 
     def add(self, node: int, hello: Hello) -> None:
         """Register a client and its node; its moments are added once."""
@@ -195,7 +203,12 @@ class ClientDiscovery:
         def must_end() -> bool:
             return self.strict and bool(registry.refused)
 
+        minute = EveryMinute()
+
         def enough() -> bool:
+            if minute.is_due():
+                there = f"{len(registry.nodes)} of {expected or 'any'}"
+                log(INFO, "Waiting for the clients: %s connected", there)
             return must_end() or (heard_all() and self._settled)
 
         with Progress("clients connected") as progress:

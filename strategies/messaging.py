@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from logging import INFO
 
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
+from flwr.common.logger import log
 from flwr.serverapp import Grid
 
 from fed3r_app.wire import count_bytes
+from fed3r_app.words import first_names, plural, roughly
 from strategies.stopping import check_stopped
 
 # Flower's simulation scans every stored message for every node, again and again: more
 # messages at once than this make it slower, not faster.
 IN_FLIGHT = 32
 _LONGEST_REASON = 500
+_MINUTE, _MOST_NAMED = 60.0, 5
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _IDLE_PAUSE = 0.02, 1.0, 0.2
 # A pause is this share of the time since the last reply: replies don't lie about for
 # long, which Flower's simulation would be slower for, and hours are not waited busily.
@@ -57,6 +61,7 @@ def stream_replies(
     *,
     timeout: float,
     in_flight: int = IN_FLIGHT,
+    name: Callable[[int], str] = "node {}".format,
 ) -> Iterator[Message]:
     """Yield the replies to messages as they arrive, ``in_flight`` under way at most.
 
@@ -76,8 +81,11 @@ def stream_replies(
         A node that is silent yields nothing; one that is gone yields an error.
     in_flight : int
         Most messages under way at once.
+    name : callable
+        What a node is called where the log says, every minute, who is waited for.
     """
     waiting: dict[str, tuple[Message, float]] = {}
+    minute = EveryMinute()
     queue, more = iter(messages), True
     last_reply = time.monotonic()
     while True:
@@ -104,12 +112,47 @@ def stream_replies(
             if request is not None:
                 yield _attributed_to_asked_node(reply, request)
         waiting = {key: value for key, value in waiting.items() if value[1] > now}
+        if minute.is_due():
+            _log_late(waiting.values(), now + timeout, name)
         if has_come:
             last_reply = time.monotonic()  # what the caller did meanwhile is no silence
         elif waiting or more:
             longest = _LONGEST_PAUSE if waiting else _IDLE_PAUSE
             share = _PAUSE_SHARE * (now - last_reply)
             time.sleep(min(max(share, _SHORTEST_PAUSE), longest))
+
+
+class EveryMinute:
+    """Says when something is due that is done once a minute."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _MINUTE
+
+    def is_due(self) -> bool:
+        """Return whether it is, and from then on wait for another minute."""
+        if time.monotonic() < self._next:
+            return False
+        self._next = time.monotonic() + _MINUTE
+        return True
+
+
+def _log_late(
+    waiting: Iterable[tuple[Message, float]],
+    latest: float,
+    name: Callable[[int], str],
+) -> None:
+    """Say who was asked a minute ago or more, and has not replied.
+
+    ``latest`` is the deadline of what is asked now: others were asked before.
+    """
+    late = [
+        f"{name(message.metadata.dst_node_id)} (for {roughly(latest - deadline)})"
+        for message, deadline in waiting
+        if latest - deadline >= _MINUTE
+    ]
+    if late:
+        count, named = plural(len(late), "client"), first_names(late, _MOST_NAMED)
+        log(INFO, "Waiting for %s: %s", count, named)
 
 
 def _arrived(grid: Grid, message_ids: list[str]) -> Iterator[Message]:

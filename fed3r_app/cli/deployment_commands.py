@@ -6,6 +6,7 @@ import argparse
 import errno
 import socket
 import tempfile
+from pathlib import Path
 
 from fed3r_app.cli import arguments as args
 
@@ -168,6 +169,11 @@ def run(options: argparse.Namespace) -> int:
 
     superlink = args.connection(options)
     settings = args.run_settings(options)
+    if options.follow is not None and settings:
+        raise ValueError(
+            f"--follow must go without settings, got {next(iter(settings))}: the run "
+            "has its own."
+        )
     with args.shown_run(options):
         if options.follow is not None:
             superlink.check()

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 from fed3r_app import logs
-from fed3r_app.deployment.nodes import list_nodes
+from fed3r_app.deployment.nodes import OFFLINE, list_nodes
 from fed3r_app.deployment.relay import Relay
 from fed3r_app.deployment.superlink import COMPLETED, SuperLink
 from fed3r_app.errors import RunError
@@ -148,9 +148,9 @@ class Follower:
                 f"{self.superlink.address}?"
             )
         gone = [
-            f"{node.name} since {_clock(node.online_until)}"
+            f"{node.name} since {_clock(node.since.timestamp())}"
             for node in nodes
-            if node.name and node.status == "offline"
+            if node.name and node.status == OFFLINE and node.since
         ]
         online = plural(sum(node.is_online for node in nodes), "node")
         if gone:

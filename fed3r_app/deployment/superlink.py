@@ -115,7 +115,6 @@ class SuperLink:
             raise RunError(f"The run was not started: {' '.join(reason.split())}")
         return int(answer["run-id"])
 
-
     @contextmanager
     def control(self) -> Iterator[ControlHttpClient]:
         """Yield a client of Flower's control interface; its errors become OSErrors."""

@@ -3,58 +3,54 @@
 from __future__ import annotations
 
 import time
+from typing import Self
 
-from rich import progress
 from rich.console import Console
-from rich.markup import escape
+from rich.progress import TaskID
 
+from fed3r_app.progress import make_bars
 from fed3r_app.runs.report import format_percent, format_seconds, number_of
 from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import Store
 from simulation.runner.tasks import Task
 
 
-class Display(progress.Progress):
+class Display:
     """Bars on a terminal; elsewhere a line for each of ``total`` tasks when it ends.
 
-    The metrics that the runs write into the store are followed.
+    A context manager. The metrics that the runs write into the store are followed.
     """
 
     def __init__(self, store: Store, total: int) -> None:
-        console = Console()
-        super().__init__(
-            "{task.description}",
-            progress.BarColumn(bar_width=24),
-            progress.MofNCompleteColumn(),
-            progress.TimeElapsedColumn(),
-            progress.TimeRemainingColumn(),
-            "{task.fields[note]}",
-            console=console,
-            transient=True,
-            # Without a terminal the bars would only be printed once, at the end.
-            disable=not console.is_terminal,
-        )
+        self._shown = make_bars(Console())
         self._store, self._total, self._done = store, total, 0
         self.failures: list[tuple[Task, str]] = []
-        self._bars: dict[Task, tuple[progress.TaskID, float]] = {}
-        self._all = self.add_task("all", total=total, note="")
+        self._bars: dict[Task, tuple[TaskID, float]] = {}
+        self._all = self._shown.add_task("all", total=total, note="")
+
+    def __enter__(self) -> Self:
+        self._shown.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._shown.stop()
 
     def started(self, task: Task) -> None:
         """Add a bar for a task."""
         total = expected_rounds(task.run) if task.run else None
-        bar = self.add_task(escape(task.title), total=total, note="")
+        bar = self._shown.add_task(task.title, total=total, note="")
         self._bars[task] = bar, time.monotonic()
 
     def advanced(self, task: Task, done: int, total: int) -> None:
         """Move a task's bar."""
-        self.update(self._bars[task][0], completed=done, total=total)
+        self._shown.update(self._bars[task][0], completed=done, total=total)
 
     def ended(self, task: Task, reason: str) -> None:
         """Replace a task's bar by a line."""
         bar, began = self._bars.pop(task)
-        self.remove_task(bar)
+        self._shown.remove_task(bar)
         self._done += 1
-        self.update(self._all, completed=self._done)
+        self._shown.update(self._all, completed=self._done)
         summary = self._store.summary(task.run) if task.run else None
         accuracy = number_of(summary or {}, "accuracy")
         outcome = "done" if accuracy is None else f"accuracy {format_percent(accuracy)}"
@@ -64,12 +60,12 @@ class Display(progress.Progress):
         seconds = format_seconds(time.monotonic() - began)
         line = f"{self._done} of {self._total}: {task.title}: {outcome}, {seconds}"
         # Above the bars.
-        self.console.print(line, markup=False, highlight=False)
+        self._shown.console.print(line, markup=False, highlight=False)
 
     def tick(self) -> None:
         """Let the bars follow what the runs have written."""
         for task, (bar, _) in self._bars.items():
-            if task.run and not self.disable:
+            if task.run and not self._shown.disable:
                 lines = self._store.directory(task.run).read_metrics()
                 rounds = [number_of(line, "round") or 0 for line in lines]
                 known = [number_of(line, "accuracy") for line in lines]
@@ -77,7 +73,9 @@ class Display(progress.Progress):
                     (each for each in reversed(known) if each is not None), None
                 )
                 note = "" if last is None else format_percent(last)
-                self.update(bar, completed=rounds[-1] if rounds else 0, note=note)
+                self._shown.update(
+                    bar, completed=rounds[-1] if rounds else 0, note=note
+                )
 
 
 def expected_rounds(run: ExperimentRun) -> int | None:

@@ -20,7 +20,6 @@ from fed3r_app.deployment.nodes import read_public_key
 from fed3r_app.deployment.processes import free_port
 from fed3r_app.deployment.superlink import SuperLink
 from fed3r_app.errors import RunError
-from fed3r_app.runs.directory import RunDirectory
 
 
 class Health(BaseHTTPRequestHandler):
@@ -233,30 +232,6 @@ def test_a_port_that_can_not_be_is_wrong_usage(
     with pytest.raises(SystemExit, match="2"):
         main(["check", "127.0.0.1:8000", f"--port={port}"])
     assert f"must be from 1 to 65535, got '{port}'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", ["before", "after"])
-def test_a_run_that_is_new_or_resumed_is_shown(
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("FED3R_OUTPUT_DIR", str(tmp_path))
-
-    def finish(name: str, accuracy: Any) -> None:
-        is_there = (tmp_path / name).exists()
-        run = RunDirectory.open(str(tmp_path), name, resume=is_there)
-        run.write_config({})
-        run.write_summary({"method": "fed3r", "accuracy": accuracy})
-
-    finish("before", 0.25)
-    monkeypatch.setattr(SuperLink, "run", lambda *_: finish(name, 0.5))
-    assert main(["run", "127.0.0.1:8000"]) == 0
-    assert "50.0 %" in capsys.readouterr().out
-    monkeypatch.setattr(SuperLink, "run", lambda *_: None)
-    assert main(["run", "127.0.0.1:8000"]) == 0
-    assert "The results are where the ServerApp runs" in capsys.readouterr().out
 
 
 @pytest.fixture

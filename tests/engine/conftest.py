@@ -59,6 +59,7 @@ class Engine:
         """Settings are those of the run config, with ``_`` for ``-``."""
         self._calls += 1
         output = self._root / f"output-{self._calls}.txt"
+        output.touch()
         settings["run_name"] = run_name
         status, error = COMPLETED, ""
         try:

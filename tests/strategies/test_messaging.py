@@ -199,3 +199,39 @@ def test_pauses_grow_with_the_silence_and_start_anew_with_a_reply(
     assert clock.pauses[0] == clock.pauses[before] == 0.02
     assert clock.pauses[before - 1] == clock.pauses[-1] == max(clock.pauses) == 1.0
     assert len(clock.pauses) < 400  # hours are not waited busily
+
+
+def test_every_minute_the_log_says_who_is_waited_for_and_how_long(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(import_module("strategies.messaging"), "time", clock)
+    grid = SpyGrid(dict.fromkeys(range(1, 8), lambda message: None) | {8: echo})
+    caplog.set_level("INFO", logger="flwr")
+    names = "client-{}".format
+    replies = stream_replies(grid, requests(grid.nodes), timeout=150, name=names)
+    assert len(list(replies)) == 1
+    first, second = [text for text in caplog.messages if "Waiting" in text]
+    named = ", ".join(f"client-{node} (for 61 s)" for node in range(1, 6))
+    assert first == f"Waiting for 7 clients: {named} and 2 more"
+    assert "client-1 (for 2 min)" in second
+
+
+def test_who_was_asked_just_now_is_not_called_late(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(import_module("strategies.messaging"), "time", clock)
+    # One after the other, each takes 50 s.
+    ready: dict[int, float] = {}
+
+    def slow(message: Message) -> Any:
+        node = message.metadata.dst_node_id
+        began = ready.setdefault(node, clock.now)
+        return echo(message) if clock.now - began > 50 else None
+
+    caplog.set_level("INFO", logger="flwr")
+    grid = SpyGrid(dict.fromkeys(range(1, 5), slow))
+    assert len(repliers(grid, timeout=100, in_flight=1)) == 4
+    assert clock.now > 200
+    assert not [text for text in caplog.messages if "Waiting" in text]
