@@ -8,6 +8,7 @@ SuperLink keeps its state in a file, and runs its apps outside of itself.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
