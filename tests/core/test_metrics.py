@@ -27,6 +27,16 @@ def drawn() -> Drawn:
     return scores, y
 
 
+def test_confusions_are_scikit_learns(drawn: Drawn) -> None:
+    scores, y = drawn
+    matrix = confusion_matrix(y, scores.argmax(dim=1))
+    found = Metrics.of(scores, y).confusions()
+    assert {(i, j): n for i, j, n in found} == {
+        (i, j): matrix[i, j] for i in range(C) for j in range(C) if matrix[i, j]
+    }
+    assert Metrics(1, 2).confusions() == []
+
+
 def test_every_metric_is_scikit_learns(drawn: Drawn) -> None:
     scores, y = drawn
     predicted = scores.argmax(dim=1)

@@ -194,3 +194,19 @@ def test_a_damaged_summary_is_named(run: Any, content: Any) -> None:
     run.summary_path.write_bytes(content)
     with pytest.raises(ValueError, match=r"summary\.json must be a JSON object"):
         run.read_summary()
+
+
+def test_class_counts_come_back_and_go_with_the_model(run: Any) -> None:
+    counts = [(0, 0, 5), (1, 0, 2)]
+    run.write_confusion(["cat", "dog"], counts)
+    assert run.read_confusion() == (["cat", "dog"], counts)
+    run.write_confusion(["cat", "dog"], [])
+    assert not run.confusion_path.exists()
+
+
+@pytest.mark.parametrize("counts", ["[[0, 2, 1]]", "[[0]]", "7", '[["a", 0, 1]]'])
+def test_damaged_class_counts_are_refused(run: Any, counts: str) -> None:
+    text = f'{{"format": 2, "classes": ["cat", "dog"], "counts": {counts}}}'
+    run.confusion_path.write_text(text)
+    with pytest.raises(ValueError, match="must hold classes and counts"):
+        run.read_confusion()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -10,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from fed3r_app.runs.ledger import Ledger, LedgerEntry
 from fed3r_app.runs.report import format_bytes, format_percent
+from tests.cli.test_commands import save_run
 from tests.harness.ui import Served, served, served_to_others, write_run
 
 
@@ -129,6 +132,27 @@ def test_a_damaged_run_disturbs_no_other(page: Served) -> None:
     assert page.refusal("/api/runs/torn")[0] == 422
 
 
+def test_pictures_are_bounded_in_bytes_and_pixels(page: Served) -> None:
+    save_run(page.folder, "shades").write_config({})
+    path = "/api/runs/shades/predict"
+    status, sentence = page.refusal(path, method="POST", body=bytes(30_000_001))
+    assert (status, sentence) == (413, "A picture must have at most 30 MB.")
+    picture = io.BytesIO()
+    Image.new("1", (20_000, 20_000)).save(picture, "PNG")
+    status, sentence = page.refusal(path, method="POST", body=picture.getvalue())
+    assert status == 422 and "megapixels" in sentence
+    for name in ("..%2fshades", "latest"):
+        assert page.ask(f"/api/runs/{name}/predict", "POST", b"")[0] == 404
+
+
+def test_a_model_elsewhere_is_not_loaded(page: Served, tmp_path: Path) -> None:
+    run = write_run(page.folder, "borrowed")
+    run.model_path.symlink_to(save_run(tmp_path, "outside").model_path)
+    path = "/api/runs/borrowed/predict"
+    status, sentence = page.refusal(path, method="POST", body=b"x")
+    assert status == 422 and "must be a plain file" in sentence
+
+
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "192.0.2.1"])
 def test_other_host_names_are_refused(page: Served, host: str) -> None:
     assert page.refusal("/api/runs", Host=host) == (
@@ -149,6 +173,14 @@ def test_every_answer_tells_browsers_to_load_nothing_else(page: Served) -> None:
     for path in ("/", "/app.js", "/api/runs", "/nothing"):
         policy = page.ask(path)[2]["content-security-policy"]
         assert "default-src 'none'" in policy and "http" not in policy
+
+
+def test_whoever_looks_only_needs_no_torch(tmp_path: Path) -> None:
+    write_run(tmp_path, "it")
+    with served(tmp_path) as page:
+        for path in ("/", "/api/runs", "/api/runs/it", "/metrics"):
+            assert page.ask(path)[0] == 200
+        assert "libtorch" not in Path(f"/proc/{page.pid}/maps").read_text()
 
 
 def test_nothing_is_written(page: Served) -> None:

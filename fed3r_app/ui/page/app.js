@@ -214,7 +214,7 @@ function figure(label, text, small) {
 }
 
 function runPage(name, tab = "") {
-  const head = h("div"), content = h("div");
+  const head = h("div", {}, h("h1", {}, name)), content = h("div");
   const links = TABS.map(([key, label]) => h("a", { href: link("run", name, ...(key ? [key] : [])), "aria-current": key === tab ? "page" : null }, label));
   main.replaceChildren(head, h("nav", { class: "tabs" }, links), content);
   const show = { "": overview, clients: clientsTab, classes: classesTab, settings: settingsTab, classify: classifyTab }[tab] ?? overview;
