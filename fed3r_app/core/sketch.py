@@ -25,10 +25,10 @@ from fed3r_app.core.statistics import Contribution
 
 NUM_FORMS = 16
 SECRET_BYTES = 32
-# Features that are made again with other threads or batches differ by 1e-6, as float32
-# does, and the forms of 150 images by 5e-7; another processor gets 1e-5. In float16 some
-# of their entries round the other way, by an eps each: the forms differed by 5e-5, and
-# more with few images. A client that stays below moves the statistics by no more.
+# Features that are made again with other threads or batches differ by 1e-6 of their
+# size, and so the forms of 150 images by 5e-7; another processor may differ by more. In
+# float16 some entries round the other way, by an eps: the forms differed by 5e-5, with
+# fewer images by more. A client that stays below moves the statistics by no more.
 _LEAST_TOLERANCE = 1e-5
 
 
