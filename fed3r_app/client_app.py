@@ -6,7 +6,7 @@ process takes, is imported only for requests that need it: `hello` does not.
 
 from __future__ import annotations
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 
 from clients import bridge
@@ -31,7 +31,7 @@ class _QuickClientApp(ClientApp):
 
     def _reply(self, message: Message, context: Context) -> Message:
         if message.metadata.message_type == "query.hello":
-            config = message.content.config_records["config"]
+            config = message.content.config_records.get("config", ConfigRecord())
             if not config.get("moments"):
                 return hello(message, context)
         from clients.handlers import app as answers

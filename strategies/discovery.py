@@ -28,6 +28,7 @@ from strategies.messaging import (
     Traffic,
     is_permanent,
     is_unavailable,
+    printable,
     same_request,
     stream_replies,
 )
@@ -360,7 +361,7 @@ class ClientDiscovery:
             return
         self._failures[node] += 1
         if permanent or self._failures[node] > self.max_retries:
-            sentence = f"A client failed in the first exchange: {reason}"
+            sentence = f"A client failed in the first exchange: {printable(reason)}"
             self.registry.refuse(f"node {node}", sentence)
         else:
             self._asked.discard(node)

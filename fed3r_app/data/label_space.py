@@ -24,7 +24,7 @@ class LabelSpace:
 
     def refusal(self, owner: str, class_names: Sequence[str]) -> str | None:
         """Return why a client's classes don't fit, or None if they do."""
-        unknown = [name for name in class_names if name not in self.names]
+        unknown = sorted(set(class_names).difference(self.names))
         if not unknown:
             return None
         known = first_names(self.names, 10)

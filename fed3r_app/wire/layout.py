@@ -14,7 +14,12 @@ from torch import Tensor
 from fed3r_app.core.names import DTYPES, FORMS
 from fed3r_app.core.statistics import packed_size
 from fed3r_app.wire import RecordError
-from fed3r_app.wire.validation import MAX_SAMPLES, AnyArray
+from fed3r_app.wire.validation import (
+    MAX_SAMPLES,
+    MOST_CLASSES,
+    MOST_FEATURES,
+    AnyArray,
+)
 
 VERSION = 1
 # The other arrays are of the header's dtype.
@@ -60,10 +65,12 @@ class Header:
         return header
 
     def _check_sizes(self) -> None:
-        if self.d < 1 or self.num_classes < 1:
-            raise RecordError(
-                f"d and C must be >= 1, got d = {self.d}, C = {self.num_classes}."
-            )
+        for name, size, most in (
+            ("d", self.d, MOST_FEATURES),
+            ("C", self.num_classes, MOST_CLASSES),
+        ):
+            if not 1 <= size <= most:
+                raise RecordError(f"{name} must be 1 to {most}, got {size}.")
         if not 0 <= self.n <= MAX_SAMPLES:
             raise RecordError(f"n must be 0 to {MAX_SAMPLES}, got {self.n}.")
         if not 0 <= self.num_present <= min(self.n, self.num_classes):

@@ -6,6 +6,7 @@ numbers, never as its matrices.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, fields
@@ -19,11 +20,19 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from fed3r_app.core import Classifier, FeatureMap
 from fed3r_app.wire import RecordError
 from fed3r_app.wire.parity import Parity, add_parity
-from fed3r_app.wire.validation import AnyArray
+from fed3r_app.wire.validation import (
+    MOST_FEATURES,
+    MOST_RANDOM_FEATURES,
+    AnyArray,
+    read_whole,
+    shown,
+)
 
 # A fine-tuned backbone beside a classifier; the config key that asks for test images.
 BACKBONE, ON_TEST_IMAGES = "backbone", "on-test-images"
 _RECORD, _KEY = "config", "digest"
+# Of a feature map: its matrices are made of a few numbers.
+_MOST = {"d": MOST_FEATURES, "rf_dim": MOST_RANDOM_FEATURES}
 
 
 def pack_classifier(classifier: Classifier) -> ArrayRecord:
@@ -63,7 +72,13 @@ def _record_bytes(record: ArrayRecord | MetricRecord | ConfigRecord) -> int:
     try:
         return record.count_bytes()
     except (ValueError, IndexError):  # Flower does not count empty strings and lists
-        return sum(len(key) + len(str(value)) for key, value in record.items())
+        return sum(len(key) + _value_bytes(value) for key, value in record.items())
+
+
+def _value_bytes(value: object) -> int:
+    if isinstance(value, list):
+        return sum(map(_value_bytes, value))
+    return len(value) if isinstance(value, str | bytes) else 8
 
 
 def add_digest(content: RecordDict, digest: str, parity: Parity | None) -> None:
@@ -79,9 +94,7 @@ def read_digest(content: RecordDict) -> str:
     """Return the digest in a reply's records, or raise RecordError."""
     digest = content.config_records.get(_RECORD, ConfigRecord()).get(_KEY)
     if not isinstance(digest, str) or not re.fullmatch("[0-9a-f]{64}", digest):
-        raise RecordError(
-            f"digest must be 64 hexadecimal digits, got {str(digest)[:80]!r}."
-        )
+        raise RecordError(f"digest must be 64 hexadecimal digits, got {shown(digest)}.")
     return digest
 
 
@@ -101,11 +114,8 @@ def add_image_counts(content: RecordDict, counts: ImageCounts) -> None:
 def read_image_counts(content: RecordDict) -> ImageCounts:
     """Return the counts in a reply's records, 0 where there are none."""
     record = content.config_records.get(_RECORD, ConfigRecord())
-    counts = {name: record.get(_kebab(name), 0) for name in ImageCounts._fields}
-    for name, value in counts.items():
-        if type(value) is not int or value < 0:
-            raise RecordError(f"{_kebab(name)} must be >= 0, got {str(value)[:80]!r}.")
-    return ImageCounts(**counts)  # type: ignore[arg-type]
+    keys = (_kebab(name) for name in ImageCounts._fields)
+    return ImageCounts(*(read_whole(record, key, default=0) for key in keys))
 
 
 def _kebab(name: str) -> str:
@@ -129,10 +139,11 @@ def read_feature_map(config: ConfigRecord) -> FeatureMap:
         raise RecordError(f"A feature map must have the key {error}.") from None
     kinds = _kinds()
     for name, value in values.items():
-        if type(value) is not kinds[name] or value < 0:  # type: ignore[operator]
+        most = _MOST.get(name, math.inf)
+        if type(value) is not kinds[name] or not 0 <= value <= most:  # type: ignore[operator]
             raise RecordError(
-                f"{name} of a feature map must be {kinds[name].__name__} >= 0, got "
-                f"{value!r}."
+                f"{name} of a feature map must be {kinds[name].__name__} from 0 to "
+                f"{most:g}, got {shown(value)}."
             )
     return FeatureMap(**values)  # type: ignore[arg-type]
 

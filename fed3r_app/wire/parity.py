@@ -12,11 +12,12 @@ import numpy as np
 from flwr.app import ConfigRecord, RecordDict
 
 from fed3r_app.wire import RecordError
+from fed3r_app.wire.validation import read_number, shown
 
 # A record beside the arrays of a training request, and of its reply.
 PARITY = "parity"
 _VALUES, _SOFTWARE = "parity", "software"
-_LONGEST_TEXT = 200
+_LONGEST_TEXT, _MOST_VALUES = 200, 1000
 # Largest difference, relative to the norm, by the dtype of the run. With MobileNetV2
 # the kernels of two libraries differ by 2e-6 in float32 and by 5e-3 to 8e-3 in
 # bfloat16; one dtype differs from the other by 0.1.
@@ -35,7 +36,8 @@ class Parity:
         mine, others = np.array(self.values), np.array(other.values)
         if mine.shape != others.shape:
             return math.inf
-        return float(np.linalg.norm(mine - others) / np.linalg.norm(mine))
+        with np.errstate(over="ignore", invalid="ignore"):
+            return float(np.linalg.norm(mine - others) / np.linalg.norm(mine))
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,11 @@ def read_parity(config: ConfigRecord) -> Parity | None:
     values, software = config.get(_VALUES), config.get(_SOFTWARE)
     if values is None:
         return None
-    if not isinstance(values, list) or not all(type(v) is float for v in values):
-        raise RecordError(f"{_VALUES} must be numbers, got {str(values)[:80]!r}.")
-    text = str(software)[:_LONGEST_TEXT]
+    if not isinstance(values, list) or len(values) > _MOST_VALUES:
+        raise RecordError(
+            f"{_VALUES} must be {_MOST_VALUES} numbers at most, got {shown(values)}."
+        )
+    numbers = tuple(read_number({_VALUES: v}, _VALUES, -math.inf) for v in values)
+    text = software[:_LONGEST_TEXT] if isinstance(software, str) else ""
     printable = "".join(c if c.isprintable() else " " for c in text)
-    return Parity(tuple(float(v) for v in values), printable)
+    return Parity(numbers, printable)

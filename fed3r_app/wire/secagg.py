@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from fed3r_app.privacy.secagg import Member, PublicKeys, UnmaskAnswer
 from fed3r_app.wire import RecordError
-from fed3r_app.wire.validation import read_array
+from fed3r_app.wire.validation import read_array, shown
 
 SECAGG = "secagg"
+# Of a group, and of the bytes of a key or a name.
+_LONGEST = 2_000
 _T = TypeVar("_T")
 Value = str | int | bytes | list[int] | list[bytes]
 Values = dict[str, Value]
@@ -181,6 +183,8 @@ def _read(record: ConfigRecord, name: str, kind: type[_T]) -> _T:
         raise RecordError(
             f"{name} must be {kind.__name__}, got {type(value).__name__}."
         )
+    if isinstance(value, str | bytes | list) and len(value) > _LONGEST:
+        raise RecordError(f"{name} must be of {_LONGEST} at most, got {shown(value)}.")
     return value
 
 

@@ -16,6 +16,7 @@ from fed3r_app.wire.validation import read_array, read_number, read_whole, shown
 
 # Records that travel beside the arrays that train.
 RUNNING, FIXED, CONTROL = "running-statistics", "classifier", "control"
+_MOST_TEMPERATURES = 1000
 _TEMPERATURES, _LOSSES = "temperatures", "losses"
 _LEVERAGE, _SCALE = "leverage", "scale"
 _TOTAL, _CORRECT, _LEFT_OUT = "num-examples", "correct", "correct-left-out"
@@ -50,13 +51,13 @@ class TrainRequest:
         """Return the request in a config record."""
         try:
             return cls(
-                lr=float(config["lr"]),  # type: ignore[arg-type]
-                temperature=float(config["temperature"]),  # type: ignore[arg-type]
+                lr=read_number(config, "lr"),
+                temperature=read_number(config, "temperature"),
                 feature_map=read_feature_map(config),
                 fixed_digest=str(config.get("fixed-digest", "")),
                 bias=bool(config["bias"]),
                 report_fit=bool(config.get("report-fit", False)),
-                round=int(config["server-round"]),  # type: ignore[arg-type]
+                round=read_whole(config, "server-round"),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise RecordError(f"A training request can't be read: {error}.") from None
@@ -94,17 +95,22 @@ def pack_temperatures(
 def read_leave_one_out(config: ConfigRecord) -> LeaveOneOut | None:
     """Return how images are left out, where such a request says so."""
     leverage, scale = config.get(_LEVERAGE), config.get(_SCALE)
-    if type(leverage) is not float or not isinstance(scale, list):
+    if leverage is None or not isinstance(scale, list):
         return None
-    return LeaveOneOut(leverage, torch.tensor(scale, dtype=torch.float64))
+    numbers = [read_number({_SCALE: value}, _SCALE) for value in scale]
+    scales = torch.tensor(numbers, dtype=torch.float64)
+    return LeaveOneOut(read_number(config, _LEVERAGE), scales)
 
 
 def read_temperatures(config: ConfigRecord) -> list[float]:
     """Return the temperatures of such a request."""
     values = config.get(_TEMPERATURES)
-    if not isinstance(values, list) or not values:
-        raise RecordError(f"{_TEMPERATURES} must be a list of numbers, got {values!r}.")
-    return [float(value) for value in values]
+    if not isinstance(values, list) or not 1 <= len(values) <= _MOST_TEMPERATURES:
+        raise RecordError(
+            f"{_TEMPERATURES} must be 1 to {_MOST_TEMPERATURES} numbers, got "
+            f"{shown(values)}."
+        )
+    return [read_number({_TEMPERATURES: value}, _TEMPERATURES) for value in values]
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,12 +21,10 @@ from fed3r_app.wire.validation import AnyArray, read_array
 _LARGEST = 1e100
 
 
-def unpack_statistics(
-    record: ArrayRecord, space: tuple[int, int] | None = None
-) -> RidgeStatistics:
+def unpack_statistics(record: ArrayRecord, space: tuple[int, int]) -> RidgeStatistics:
     """Return the statistics in a record, in full; see ``unpack_contribution``.
 
-    Give ``space`` for a record from a peer: A is d x d whatever little has arrived.
+    ``space`` must be given: A is d x d whatever little has arrived.
     """
     return unpack_contribution(record, space).statistics()
 
@@ -43,7 +41,8 @@ def unpack_contribution(
     record : ArrayRecord
         A statistics record.
     space : (int, int) or None
-        The d and C it must be of; checked before anything of that size is made.
+        The d and C it must be of, checked before anything of that size is made; None
+        for a record of one's own.
     limits : Limits or None
         What is known of the samples. The statistics must be those of such samples; None
         leaves that unchecked.

@@ -25,6 +25,7 @@ Values = Mapping[str, object]  # a ConfigRecord or a MetricRecord
 MAX_SAMPLES = 10**12
 MOST_CLIENTS = 10**6
 MOST_CLASSES = 30_000  # ImageNet-21k has 21,841
+MOST_FEATURES, MOST_RANDOM_FEATURES = 10**6, 50_000
 LONGEST_NAME = 200
 _SHOWN = 80
 # What moves the cursor, ends a line or turns the direction of what follows. Joiners are

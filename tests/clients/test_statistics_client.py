@@ -18,7 +18,7 @@ from fed3r_app.core import (
     solve_ridge,
 )
 from fed3r_app.data.unreadable import UnreadableImages
-from fed3r_app.wire import name_arrays, unpack_statistics
+from fed3r_app.wire import name_arrays, unpack_contribution
 
 D, C = 6, 4
 
@@ -45,7 +45,7 @@ def client(n: int, form: str = "factor", feature_map: Any = None) -> Any:
 
 def statistics(made: Any) -> Any:
     arrays, n, _ = made.fit([], {})
-    return unpack_statistics(name_arrays(arrays)), n
+    return unpack_contribution(name_arrays(arrays)).statistics(), n
 
 
 @pytest.mark.parametrize("form", ["factor", "packed", "dense"])

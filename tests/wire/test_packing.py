@@ -37,14 +37,15 @@ def test_sums_come_back_bit_for_bit_or_to_one_rounding(
 ) -> None:
     Z, y = draw(n, d, num_classes, 0)
     expected = RidgeStatistics.of(Z, y, num_classes)
-    stats = unpack_statistics(pack_statistics(Z, y, num_classes, form, dtype))
+    record = pack_statistics(Z, y, num_classes, form, dtype)
+    stats = unpack_statistics(record, (d, num_classes))
     torch.testing.assert_close(parts_of(stats), parts_of(expected), rtol=rtol, atol=0)
 
 
 def test_large_dense_sums_are_symmetric_enough_to_arrive(draw: Draw) -> None:
     # Products of BLAS are symmetric only to rounding once they are blocked.
     Z, y = draw(13, 600, 5, 0)
-    stats = unpack_statistics(pack_statistics(Z, y, 5, "dense", "float64"))
+    stats = unpack_statistics(pack_statistics(Z, y, 5, "dense", "float64"), (600, 5))
     assert torch.equal(stats.A, stats.A.T)
 
 
