@@ -71,9 +71,9 @@ def test_the_record_that_is_changed_below_is_valid(make: Any, form: str) -> None
         *(("version", value, f"of version 1, got {value}") for value in (0, 2)),
         *(("form", value, f"form must be 0 to 2, got {value}") for value in (-1, 3)),
         *(("dtype", value, f"dtype must be 0 to 2, got {value}") for value in (-1, 3)),
-        ("d", 0, "d and C must be >= 1, got d = 0"),
-        ("d", -6, "d and C must be >= 1, got d = -6"),
-        ("C", 0, "d and C must be >= 1, got d = 6, C = 0"),
+        ("d", 0, "d must be 1 to 1000000, got 0"),
+        ("d", -6, "d must be 1 to 1000000, got -6"),
+        ("C", 0, "C must be 1 to 30000, got 0"),
         ("n", -1, "n must be 0 to .* got -1"),
         ("n", 2**62, "n must be 0 to .* got 4611686018427387904"),
         ("n", 10, "counts must be >= . with sum n = 10"),
@@ -101,16 +101,19 @@ def test_a_header_of_another_kind_is_refused(make: Any, form: str) -> None:
 def test_a_huge_space_is_refused_before_anything_is_allocated(
     make: Any, form: str, field: Any
 ) -> None:
-    record = make(form, header=put(HEADER.index(field), 2**40))
-    for unpack in (unpack_contribution, unpack_statistics):
-        with pytest.raises(ValueError, match=r"agree on \(d, C\); got \(6, 4\) and"):
-            unpack(record, (D, C))
+    agree = r"agree on \(d, C\); got \(6, 4\) and"
+    for size, sentence in ((2**40, f"{field} must be 1 to"), (20_000, agree)):
+        record = make(form, header=put(HEADER.index(field), size))
+        for unpack in (unpack_contribution, unpack_statistics):
+            with pytest.raises(ValueError, match=sentence):
+                unpack(record, (D, C))
 
 
 def test_a_huge_d_with_small_arrays_is_refused_even_without_a_known_space(
     make: Any, form: str
 ) -> None:
-    refuses(make(form, header=put(3, 2**40)), "must be float64 of shape", space=None)
+    refuses(make(form, header=put(3, 2**40)), "d must be 1 to 1000000", space=None)
+    refuses(make(form, header=put(3, 10**6)), "must be float64 of shape", space=None)
 
 
 def test_missing_and_extra_arrays_are_refused(make: Any, form: str) -> None:
