@@ -60,9 +60,9 @@ def simulate(options: argparse.Namespace) -> int:
     be right, 1 for a run that failed.
     """
     from fed3r_app.deployment.process_group import orderly_exit
+    from fed3r_app.deployment.processes import PATIENT_THREADS
 
-    # Read when torch is loaded: threads that wait in a loop slow a busy machine down.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ |= {**PATIENT_THREADS, **os.environ}  # before torch is loaded
     with before_start():
         config, clients, resources = _checked(options)
     reserved = RunDirectory.reserved(config.output_dir, config.run_name)

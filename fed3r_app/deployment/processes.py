@@ -27,14 +27,16 @@ _START_SECONDS = 60.0  # passed only if something is wrong, or all cores are bus
 # Flower's processes take five seconds to end by themselves. Nothing of theirs is needed
 # afterwards, and what an app saves it replaces in one step, so they aren't waited for.
 _STOP_SECONDS = 0.5
+# Threads that wait in a loop for one another, OpenMP's and OpenBLAS's, make small
+# products many times slower as soon as anything else runs, such as the clients beside a
+# server. Read when the libraries are loaded.
+PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "4"}
 # Use the environment at hand instead of installing torch again for every run.
 ENVIRONMENT = {
     **QUIET,
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    # The clients keep all processors busy: threads of the server that wait in a loop
-    # for one another would make its small products many times slower.
-    "OMP_WAIT_POLICY": "PASSIVE",
+    **PATIENT_THREADS,
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
 }
 _PACKAGE = Path(__file__).parents[1]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fed3r_app.deployment.processes import PATIENT_THREADS
 from simulation.commands import BENCHMARKS
 
 if TYPE_CHECKING:
@@ -25,9 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
         names = ", ".join(BENCHMARKS)
         print(f"NAME must be one of {names}, got {unknown[0]!r}.", file=sys.stderr)
         return 2
-    # Threads that wait in a loop for one another make small products many times
-    # slower as soon as anything else runs. Read when torch is loaded, so first.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ |= {**PATIENT_THREADS, **os.environ}  # before torch is loaded
     data = find_data(arguments.data)
     for name in arguments.names or BENCHMARKS:
         print(f"== {name} ==\n", flush=True)

@@ -22,6 +22,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fed3r_app.deployment.processes import PATIENT_THREADS
 from fed3r_app.errors import RunError
 from simulation.runner.tasks import Task, TaskError, available_cores
 
@@ -45,7 +46,7 @@ class Pool:
 
     def __init__(self, jobs: int, share_threads: bool = True) -> None:
         self._jobs = jobs
-        self._variables = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+        self._variables = {**PATIENT_THREADS, **os.environ}
         if share_threads:
             threads = str(max(1, available_cores() // jobs))
             self._variables |= dict.fromkeys(_THREAD_VARIABLES, threads)
