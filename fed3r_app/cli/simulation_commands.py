@@ -59,8 +59,7 @@ def simulate(options: argparse.Namespace) -> int:
     is started. The exit code is 0 only if the run completed, 2 for settings that can't
     be right, 1 for a run that failed.
     """
-    from fed3r_app.deployment.process_group import orderly_exit
-    from fed3r_app.deployment.processes import PATIENT_THREADS
+    from fed3r_app.deployment.process_group import PATIENT_THREADS, orderly_exit
 
     os.environ |= {**PATIENT_THREADS, **os.environ}  # before torch is loaded
     with before_start():

@@ -11,6 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import IO
 
+# Threads that wait in a loop for one another, OpenMP's and OpenBLAS's, make small
+# products many times slower as soon as anything else runs, such as the clients beside a
+# server. Read when the libraries are loaded.
+PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "4"}
 # The first process of a group: its pipe closes when this process ends, even by kill -9,
 # and then it ends the group.
 _WATCHDOG = ["sh", "-c", "read _; kill -KILL 0"]

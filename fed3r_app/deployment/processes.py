@@ -20,17 +20,13 @@ from typing import IO, Any, Self
 
 import tomli_w
 
-from fed3r_app.deployment.process_group import ProcessGroup
+from fed3r_app.deployment.process_group import PATIENT_THREADS, ProcessGroup
 from fed3r_app.deployment.superlink import QUIET, SuperLink, flower_environment
 
 _START_SECONDS = 60.0  # passed only if something is wrong, or all cores are busy
 # Flower's processes take five seconds to end by themselves. Nothing of theirs is needed
 # afterwards, and what an app saves it replaces in one step, so they aren't waited for.
 _STOP_SECONDS = 0.5
-# Threads that wait in a loop for one another, OpenMP's and OpenBLAS's, make small
-# products many times slower as soon as anything else runs, such as the clients beside a
-# server. Read when the libraries are loaded.
-PATIENT_THREADS = {"OMP_WAIT_POLICY": "PASSIVE", "OPENBLAS_THREAD_TIMEOUT": "4"}
 # Use the environment at hand instead of installing torch again for every run.
 ENVIRONMENT = {
     **QUIET,

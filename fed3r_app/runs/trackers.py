@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
-from logging import WARNING
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
-
-from flwr.common.logger import log
 
 from fed3r_app.errors import RunError
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.provenance import read_parts
 from fed3r_app.runs.report import Values, number_of
 
+# Flower's own log, without Flower: settings are checked before it is imported.
+_LOG = logging.getLogger("flwr")
 Numbers = Mapping[str, float]
 Settings = Mapping[str, str | int | float | bool]
 
@@ -199,7 +199,7 @@ class Guarded:
             use(self._tracker)
         except Exception as error:  # whatever its package raises
             self._tracker = None
-            log(WARNING, "tracker = %r gets no more: %s", self._name, error)
+            _LOG.warning("tracker = %r gets no more: %s", self._name, error)
 
 
 def _numbers(values: Values) -> Numbers:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fed3r_app.deployment.processes import PATIENT_THREADS
+from fed3r_app.deployment.process_group import PATIENT_THREADS
 from simulation.commands import BENCHMARKS
 
 if TYPE_CHECKING:

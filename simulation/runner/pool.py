@@ -22,7 +22,7 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fed3r_app.deployment.processes import PATIENT_THREADS
+from fed3r_app.deployment.process_group import PATIENT_THREADS
 from fed3r_app.errors import RunError
 from simulation.runner.tasks import Task, TaskError, available_cores
 
