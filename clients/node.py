@@ -16,6 +16,7 @@ from flwr.app import ConfigRecord, Context
 from flwr.common.logger import log
 from numpy.typing import NDArray
 
+from clients.own_choice import own_choice
 from fed3r_app.config import Config, without_later_keys
 from fed3r_app.data import (
     LOCAL,
@@ -192,8 +193,8 @@ class Node(NodeData):
 
         config = self.config
         recipe, size = read_reading(request) or (RECIPE_VERSION, config.input_size)
-        name, weights, intensity = config.backbone, config.weights, config.intensity
-        spec = BackboneSpec(name, weights, size, recipe, intensity=intensity)
+        name, weights = own_choice(self._node_config, config, self.client_id)
+        spec = BackboneSpec(name, weights, size, recipe, intensity=config.intensity)
         return load_backbone(spec, self.dataset.feature_dim)
 
     def local_data(self, *, test: bool = False) -> LocalData:

@@ -12,9 +12,9 @@ from torch import Tensor
 from clients.node import Node
 from clients.training_client import ControlVariates, TrainingClient
 from fed3r_app.features.backbone import Backbone
+from fed3r_app.features.weights import digest_arrays
 from fed3r_app.training.model import (
     SoftmaxModel,
-    digest_arrays,
     load_arrays,
     trainable_copy,
 )

@@ -152,7 +152,7 @@ class Config:
     max_unreadable: Share = 0.01
 
     backbone: Text = "mobilenet_v2"
-    weights: Text = "packaged"
+    weights: Text = "auto"
     image_size: AutoOrCount = "auto"
     intensity: Annotated[str, _intensity] = RANGE
     extract_dtype: Annotated[str, _one_of("float32", "bfloat16")] = "float32"

@@ -164,6 +164,9 @@ def _fine_tuning(c: Config) -> Iterator[Rule]:
     if c.backbone in ("pixels", "none"):
         given, reason = "with backbone = {backbone}", "there are no weights to train"
         yield Rule("finetune", ("none", "lp"), given, reason, "be none or lp")
+    if "+" in c.backbone:
+        given, reason = "with backbone = {backbone}", "one network can be trained"
+        yield Rule("finetune", ("none",), given, reason)
     if not (c.moves_backbone and dataset_traits(c.dataset).may_mirror):
         given = "unless finetune = 'full' or 'feat' on images that may be mirrored"
         got = "dataset = {dataset}, finetune = {finetune}"

@@ -10,7 +10,7 @@ from fed3r_app.config import DEFAULTS, Value
 # Of the keys that are new since 0.1, or whose default has changed.
 OTHER_IN_V0_1: dict[str, Value] = {
     **{"test-share": 0.0, "max-unreadable": 0.0},
-    **{"image-size": 96, "intensity": "range"},
+    **{"weights": "packaged", "image-size": 96, "intensity": "range"},
     **{"clip-norm": 0.0, "local-prior": False, "temperature": 0.1, "augment": False},
     "tracker": "",
     **{"guard": False, "refit": False, "refit-every": 0, "batch-size": 50},

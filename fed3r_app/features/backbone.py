@@ -1,31 +1,28 @@
 """Pretrained networks that turn images into features, by name.
 
-torchvision takes seconds to import and a client whose features are all in the cache
-needs neither it nor the weights: both are loaded when `Backbone.module` is first read
-(and torchvision not even then for the packaged network).
+The libraries of the sources take seconds to import, and a client whose features are all
+in the cache needs neither the network nor its weights: both are loaded when
+`Backbone.module` is first read, wherever d and the digest are known without.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+import re
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
+from importlib import import_module
 
 import torch
 from torch import Tensor, nn
 
-from fed3r_app.features import weights as pretrained
 from fed3r_app.features.preprocessing import Preprocess
+from fed3r_app.features.sources import __name__ as _SOURCES
+from fed3r_app.features.sources import find_source
+from fed3r_app.features.sources.network import Build, Network
 from fed3r_app.features.spec import BackboneSpec
+from fed3r_app.features.weights import text_digest
 
-Build = Callable[[], nn.Module]
-_LOG = logging.getLogger(__name__)
-_DEFAULT_SIZE = 224
 _NO_WEIGHTS = "none"  # in the place of a digest
-# Number and range of features, known without building the network: its last activation
-# is a ReLU6, and means stay within its range.
-_KNOWN = {"mobilenet_v2": (1280, (0.0, 6.0))}
 
 
 @dataclass(frozen=True, eq=False)  # hashed as an object: modules don't compare
@@ -38,6 +35,14 @@ class Backbone:
     known_dim: int | None = None  # d, where known without building the network
     # Smallest and largest feature, where known; it holds for any weights.
     feature_range: tuple[float, float] | None = None
+    # The backbones that this one joins, each with its preprocessing and network; this
+    # one's own are then those of the first.
+    joined: tuple[Backbone, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Backbone, ...]:
+        """The backbones whose features are those of this one, side by side."""
+        return self.joined or (self,)
 
     @property
     def name(self) -> str:
@@ -45,9 +50,20 @@ class Backbone:
         return self.spec.name
 
     @property
+    def file_name(self) -> str:
+        """The name as a part of a file's, with a digest where it leaves much open."""
+        plain = re.sub(r"[^\w.-]+", "-", self.name)
+        return plain if plain == self.name else f"{plain}-{self.digest[:12]}"
+
+    @property
     def digest(self) -> str:
         """Hex digest that names the weights exactly."""
         return self.spec.digest
+
+    @property
+    def recipe(self) -> str:
+        """The whole preprocessing as a text, part of digests."""
+        return " + ".join(part.preprocess.description for part in self.parts)
 
     @property
     def has_weights(self) -> bool:
@@ -65,12 +81,14 @@ class Backbone:
         with torch.random.fork_rng(devices=[]):
             module = self.build()
         module.eval().requires_grad_(False)
-        _check_size(self.name, module, self.preprocess)
+        _check_features(self.name, module, self.preprocess)
         return module
 
     @cached_property
     def dim(self) -> int:
         """Number of features d."""
+        if self.joined:
+            return sum(part.dim for part in self.joined)
         if self.known_dim is not None:
             return self.known_dim
         return _trial(self.module, self.preprocess).shape[1]
@@ -78,75 +96,66 @@ class Backbone:
 
 @lru_cache(maxsize=8)
 def load_backbone(spec: BackboneSpec, feature_dim: int | None = None) -> Backbone:
-    """Return a backbone by name; nothing heavy is loaded yet.
+    """Return a backbone by name; its network is not built yet.
 
     The name is "pixels" (the grey values themselves, d = image_size^2, no weights),
-    "none" (the samples are features, d = feature_dim) or a classification model of
-    torchvision. The weights are "packaged" (mobilenet_v2 only), "torchvision" (its
-    default weights, downloaded), "random" (for tests) or a file with a state dict. The
-    image size is the side of the square that the network sees.
+    "none" (the samples are features, d = feature_dim), a network of a source (see
+    ``sources``), or several of these joined by "+". The image size is the side of the
+    square that the network sees.
     """
+    parts = spec.parts()
+    if len(parts) > 1:
+        return _join(spec, tuple(load_backbone(part) for part in parts))
     if spec.name == "pixels":
-        return _pixels(spec)
-    if spec.name == "none":
-        return _no_backbone(spec, feature_dim)
-    name, image_size = spec.name, spec.image_size
-    pretrained.check_name(name)
-    if spec.source == "torchvision":
-        preprocess, digest = pretrained.torchvision_preset(name, image_size)
-        build: Build = partial(pretrained.build_torchvision, name)
+        network = _pixels(spec.image_size)
+    elif spec.name == "none":
+        network = _given_features(feature_dim)
     else:
-        size = image_size or _DEFAULT_SIZE
-        preprocess = Preprocess(size, size)
-        digest, build = _weights_at_hand(spec)
-    known = _KNOWN.get(name, (None, None))
-    preprocess = replace(preprocess, reading=spec.reading)
-    return Backbone(replace(spec, digest=digest), preprocess, build, *known)
+        source, name = find_source(spec.name)
+        module = import_module(f"{_SOURCES}.{source.module}")
+        network = module.load(spec, name)
+    return Backbone(
+        replace(spec, digest=network.digest),
+        replace(network.preprocess, reading=spec.reading),
+        network.build,
+        network.known_dim,
+        network.feature_range,
+    )
 
 
-def _pixels(spec: BackboneSpec) -> Backbone:
+def _join(spec: BackboneSpec, parts: tuple[Backbone, ...]) -> Backbone:
+    """Return the backbone whose features are those of several, side by side."""
+    ranges = [part.feature_range for part in parts if part.feature_range]
+    bounds = [bound for one in ranges for bound in one]
+    return replace(
+        parts[0],
+        spec=replace(spec, digest=text_digest(" ".join(p.digest for p in parts))),
+        known_dim=None,
+        feature_range=(
+            (min(bounds), max(bounds)) if len(ranges) == len(parts) else None
+        ),
+        joined=parts,
+    )
+
+
+def _pixels(size: int) -> Network:
     """Return the backbone whose features are the grey values in [0, 1]."""
-    size = spec.image_size
     if size == 0:
         raise ValueError(
             'image-size must be > 0 when backbone = "pixels", got 0. '
             "There are no weights to take a size from."
         )
-    grey = {"mode": "L", "mean": (0.0,), "std": (1.0,)}
-    preprocess = Preprocess(size, size, **grey, reading=spec.reading)  # type: ignore[arg-type]
-    spec = replace(spec, digest=_NO_WEIGHTS)
-    return Backbone(spec, preprocess, nn.Flatten, size * size, (0.0, 1.0))
+    preprocess = Preprocess(size, size, mode="L", mean=(0.0,), std=(1.0,))
+    return Network(_NO_WEIGHTS, preprocess, nn.Flatten, size * size, (0.0, 1.0))
 
 
-def _no_backbone(spec: BackboneSpec, feature_dim: int | None) -> Backbone:
+def _given_features(feature_dim: int | None) -> Network:
     """Return the backbone of samples that are features already."""
     if feature_dim is None:
         raise ValueError(
             'backbone = "none" must go with samples that are features, got images.'
         )
-    spec = replace(spec, digest=_NO_WEIGHTS)
-    return Backbone(spec, Preprocess(1, 1), nn.Identity, feature_dim)
-
-
-def _weights_at_hand(spec: BackboneSpec) -> tuple[str, Build]:
-    """Return the digest of weights that need no download, and what builds them."""
-    name = spec.name
-    if spec.source == "packaged":
-        if name != "mobilenet_v2":
-            raise ValueError(
-                'weights must be "torchvision", "random" or a file when backbone = '
-                f'{name!r}, got "packaged": only mobilenet_v2 comes packaged.'
-            )
-        return pretrained.PACKAGED_DIGEST, pretrained.build_packaged
-    if spec.source == "random":
-        _LOG.warning(
-            'weights = "random" is for tests: the features of an untrained %s '
-            "are close to useless.",
-            name,
-        )
-        return pretrained.random_digest(name), partial(pretrained.build_random, name)
-    path = pretrained.existing_file(spec.weights)
-    return pretrained.file_digest(path), partial(pretrained.build_file, name, path)
+    return Network(_NO_WEIGHTS, Preprocess(1, 1), nn.Identity, feature_dim)
 
 
 def _trial(module: nn.Module, preprocess: Preprocess) -> Tensor:
@@ -157,15 +166,26 @@ def _trial(module: nn.Module, preprocess: Preprocess) -> Tensor:
     return features
 
 
-def _check_size(name: str, module: nn.Module, preprocess: Preprocess) -> None:
-    """Refuse an image size that the network cannot take."""
+def _check_features(name: str, module: nn.Module, preprocess: Preprocess) -> None:
+    """Refuse an image size that the network cannot take, and what is no feature."""
     try:
-        _trial(module, preprocess)
+        features, again = _trial(module, preprocess), _trial(module, preprocess)
     except (RuntimeError, AssertionError, ValueError) as error:
-        reason = str(error).splitlines()[0]
+        reason = (str(error) or repr(error)).splitlines()[0]
         raise ValueError(
             f"image-size must suit backbone = {name!r}, got {preprocess.crop}: {reason}"
         ) from error
+    shape = getattr(features, "shape", type(features).__name__)
+    if not isinstance(features, Tensor) or len(features) != 1 or features.ndim != 2:
+        raise ValueError(
+            f"backbone = {name!r} must turn n images into features of shape (n, d), "
+            f"got {shape} for one."
+        )
+    if not torch.allclose(features, again, equal_nan=True):
+        raise ValueError(
+            f"backbone = {name!r} must make the same features of the same image each "
+            "time, got others. Does it mask or drop parts at random?"
+        )
 
 
 def resolve_device(name: str) -> torch.device:

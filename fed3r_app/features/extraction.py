@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +77,10 @@ def extract_features(
     _check_rows(rows, len(images))
     if isinstance(images, GivenFeatures):
         return torch.from_numpy(images.features(rows))
+    if backbone.joined:
+        extract = partial(extract_features, device=device, dtype=dtype)
+        extract = partial(extract, progress=progress)
+        return _side_by_side(backbone, images, rows, extract, unreadable)
     size = _best_batch_size(backbone, device)
     network = _network(backbone, device, _torch_dtype(dtype))
     preprocess = backbone.preprocess
@@ -133,6 +137,10 @@ def cached_features(
     _check_rows(rows, len(images))
     if isinstance(images, GivenFeatures):
         return extract_features(backbone, images, rows, device=device)
+    if backbone.joined:
+        read = partial(cached_features, device=device, dtype=dtype, progress=progress)
+        read = partial(read, cache_dir=cache_dir)
+        return _side_by_side(backbone, images, rows, read, unreadable)
     cache = _open_cache(backbone, images, dtype, cache_dir)
     features, found = cache.read(rows)
     if not found.all():
@@ -153,6 +161,25 @@ def cached_features(
             missing = missing[unreadable.readable(missing)]
         features[~found] = fresh.numpy()[np.searchsorted(missing, rows[~found])]
     return torch.from_numpy(features)
+
+
+def _side_by_side(
+    backbone: Backbone,
+    images: ImageSet,
+    rows: NDArray[np.int64],
+    read: Callable[..., Tensor],
+    unreadable: UnreadableImages | None,
+) -> Tensor:
+    """Return the features (m, d) of a joined backbone, from those of its parts."""
+    if unreadable is None:
+        return torch.cat([read(part, images, rows) for part in backbone.joined], dim=1)
+    made = []
+    for part in backbone.joined:
+        features = read(part, images, rows, unreadable=unreadable)
+        rows = rows[unreadable.readable(rows)]
+        made.append((rows, features))
+    # An image may have gone after one part had read it.
+    return torch.cat([Z[unreadable.readable(there)] for there, Z in made], dim=1)
 
 
 def readable_rows(
@@ -234,7 +261,7 @@ def _open_cache(
         "dim": backbone.dim,
     }
     shown = {"weights": backbone.spec.weights}
-    return _open_rows(images, backbone.name, backbone.dim, about, shown, cache_dir)
+    return _open_rows(images, backbone.file_name, backbone.dim, about, shown, cache_dir)
 
 
 def _open_marks(images: ImageSet, reading: Reading, cache_dir: Path) -> RowCache:

@@ -38,6 +38,6 @@ def backbone_settings(backbone: Backbone, dtype: str) -> dict[str, object]:
     """Return what features depend on, under the names that digests have for it."""
     return {
         "weights": backbone.digest,
-        "preprocess": backbone.preprocess.description,
+        "preprocess": backbone.recipe,
         "extract-dtype": dtype,
     }

@@ -25,11 +25,15 @@ _FLOPS_PER_NORMALISED_VALUE = 5
 def forward_flops(backbone: Backbone, folder: Path) -> int:
     """Return the FLOPs of one image through the backbone, as the paper counts.
 
-    They depend on its architecture and input, not on its weights, and are remembered
-    in the folder.
+    They are remembered in the folder.
     """
+    return sum(_forward_flops(part, folder) for part in backbone.parts)
+
+
+def _forward_flops(backbone: Backbone, folder: Path) -> int:
     shape = backbone.preprocess
-    path = folder / f"flops-{backbone.name}-{shape.channels}x{shape.crop}.json"
+    name = f"flops-{backbone.file_name}-{shape.channels}x{shape.crop}.json"
+    path = folder / name
     try:
         return int(json.loads(path.read_text())["flops"])
     except (OSError, ValueError, KeyError, TypeError):

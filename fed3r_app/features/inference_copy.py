@@ -35,8 +35,11 @@ def fast_copy(module: nn.Module, device: torch.device, dtype: torch.dtype) -> nn
 def fuse_batch_norm(module: nn.Module) -> nn.Module:
     """Return the module with each conv -> batch norm folded into one convolution.
 
-    Changes the module it is given. One that cannot be traced comes back as it is.
+    Changes the module it is given. One that cannot be traced, or has no batch norm,
+    comes back as it is.
     """
+    if not any(isinstance(part, nn.BatchNorm2d) for part in module.modules()):
+        return module
     try:
         traced = fx.symbolic_trace(module)
     except Exception:  # tracing runs the model's own code: any error may come out

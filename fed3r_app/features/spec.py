@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from fed3r_app.core.names import LARGEST_SIDE
 from fed3r_app.data.reading import RANGE, RECIPE_VERSION, Reading
 
-SOURCES = ("packaged", "torchvision", "random")
+# Of `weights`; anything else is a file or a folder.
+WEIGHTS = ("auto", "packaged", "torchvision", "random")
+_JOIN = "+"  # of the names of several backbones, and of their weights
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,9 @@ class BackboneSpec:
     Parameters
     ----------
     name : str
-        `backbone` in the run config.
+        `backbone` in the run config; several, joined by "+", give the features of all.
     weights : str
-        `weights` in the run config: one of SOURCES, or a file with a state dict.
+        `weights` in the run config: one of WEIGHTS, or a file or folder with them.
     image_size : int
         `image-size` in the run config; 0 for the size that the weights want.
     recipe : int
@@ -37,7 +39,7 @@ class BackboneSpec:
     """
 
     name: str
-    weights: str = "packaged"
+    weights: str = "auto"
     image_size: int = 0
     recipe: int = RECIPE_VERSION
     digest: str = ""
@@ -59,10 +61,24 @@ class BackboneSpec:
         """How images are read."""
         return Reading(self.recipe, self.intensity)
 
-    @property
-    def source(self) -> str:
-        """Where the weights come from: one of SOURCES, or "file"."""
-        return self.weights if self.weights in SOURCES else "file"
+    def parts(self) -> tuple[BackboneSpec, ...]:
+        """Return the backbones that this one is made of; itself where it is one.
+
+        A word for the weights is meant for all; files are joined as the names are.
+        """
+        names = self.name.split(_JOIN)
+        if len(names) == 1:
+            return (self,)
+        weights = self.weights.split(_JOIN)
+        if self.weights in WEIGHTS:
+            weights *= len(names)
+        if len(weights) != len(names):
+            raise ValueError(
+                f"weights must be one of {', '.join(WEIGHTS)}, or one for each of the "
+                f"{len(names)} backbones, joined by +, got {self.weights!r}."
+            )
+        pairs = zip(names, weights, strict=True)
+        return tuple(replace(self, name=n, weights=w, digest="") for n, w in pairs)
 
     def fingerprint(self) -> dict[str, str | int]:
         """Return what the features of an image depend on; equal means the same.

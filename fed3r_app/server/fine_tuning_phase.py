@@ -16,6 +16,7 @@ from fed3r_app.config.versions import LR_V0_1
 from fed3r_app.core import METRICS, Classifier, Metrics
 from fed3r_app.data import dataset_traits
 from fed3r_app.features.extraction import extract_features
+from fed3r_app.features.weights import digest_arrays
 from fed3r_app.progress import Progress
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.snapshots import (
@@ -34,7 +35,6 @@ from fed3r_app.training.model import (
     BIAS,
     CLASSIFIER,
     SoftmaxModel,
-    digest_arrays,
     load_arrays,
     trainable_copy,
     tuned_backbone,

@@ -14,7 +14,7 @@ from fed3r_app.config import OF_ONE_RUN, RETIRED, SECAGG, Config, Value, check_s
 from fed3r_app.config.text import is_settings_file, parse_settings, read_settings
 from fed3r_app.data import dataset_traits, load_dataset
 from fed3r_app.data.partition import check_split
-from fed3r_app.features.spec import BackboneSpec
+from fed3r_app.features.spec import WEIGHTS, BackboneSpec
 from fed3r_app.privacy import SMALLEST_GROUP
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.formats import upgrade_config
@@ -148,5 +148,7 @@ def _check_backbone(config: Config, feature_dim: int | None) -> None:
     if config.resume:  # it is as the run's beginning says
         return
     backbone = load_backbone(new_spec(config), feature_dim)
-    if backbone.spec.source == "file" and backbone.has_weights:
-        _ = backbone.module  # a file may hold anything
+    for part in backbone.parts:
+        is_plain = ":" not in part.name and part.spec.weights in WEIGHTS
+        if part.has_weights and not is_plain:
+            _ = part.module  # a file may hold anything, and so may a function return

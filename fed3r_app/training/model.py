@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 
 from fed3r_app.core import Classifier
 from fed3r_app.features.backbone import Backbone
+from fed3r_app.features.weights import digest_arrays
 
 CLASSIFIER, BACKBONE = "classifier.", "backbone."
 BIAS = CLASSIFIER + "bias"
@@ -124,12 +124,3 @@ def load_arrays(model: nn.Module, arrays: Mapping[str, Tensor]) -> None:
             )
         with torch.no_grad():
             places[name].copy_(value)
-
-
-def digest_arrays(arrays: Mapping[str, Tensor]) -> str:
-    """Return a hex digest that names the arrays exactly."""
-    digest = hashlib.sha256()
-    for name, value in sorted(arrays.items()):
-        digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

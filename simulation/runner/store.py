@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from fed3r_app.data.reading import RECIPE_VERSION
-from fed3r_app.features.spec import SOURCES
+from fed3r_app.features.spec import WEIGHTS
 from fed3r_app.files import file_lock
 from fed3r_app.runs.directory import RunDirectory, output_directory
 from simulation.runner.run_grid import ExperimentRun
@@ -114,7 +114,7 @@ def _decisive(run: ExperimentRun) -> list[tuple[str, object]]:
 
 def _weights_digests(weights: str) -> list[str]:
     """Return the digest of the file that weights name; none if they name no file."""
-    if weights in SOURCES:
+    if weights in WEIGHTS:
         return []
     path = Path(weights).expanduser().absolute()
     try:

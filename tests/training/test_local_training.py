@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from fed3r_app.features.weights import digest_arrays
 from fed3r_app.training.model import (
     SoftmaxModel,
-    digest_arrays,
     load_arrays,
     random_classifier,
 )
