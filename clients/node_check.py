@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -58,19 +57,18 @@ class NodeCheck:
         return sum(self.classes.values())
 
 
-def check_node(data: Path, client_id: str, settings: dict[str, Value]) -> NodeCheck:
+def check_node(node_config: dict[str, Value], settings: dict[str, Value]) -> NodeCheck:
     """Return what a node has; ``settings`` are those of a run that differ from default.
 
     All images are read, and a batch goes through the network, twice.
     """
-    node_config: dict[str, Value] = {"data-path": str(data), "client-id": client_id}
     run_config = {**DEFAULTS, **settings, "dataset": "local"}
     node = Node(Context(0, 0, node_config, RecordDict(), run_config), ConfigRecord())
     dataset, rows = node.dataset, node.rows()
     unreadable, problem = UnreadableImages(node.config.max_unreadable), ""
     readable = _readable(node, dataset.train, rows, unreadable)
     try:
-        unreadable.check(f"Client {client_id}", rows)
+        unreadable.check(f"Client {node.client_id}", rows)
     except ValueError as error:
         problem = str(error)
     num_test = len(dataset.test) if dataset.test else 0

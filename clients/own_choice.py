@@ -36,8 +36,8 @@ def own_choice(
             raise ValueError(
                 f"{key} must be named by the config of client {owner} itself, got "
                 f"{value!r} by the run config alone: it is {what}, which a server does "
-                "not choose on a node. Start the SuperNode there with --node-config "
-                f"'{key}=\"…\"'."
+                "not choose on a node. Start the node there with fed3r node "
+                f"--{key} …, or a SuperNode with --node-config '{key}=\"…\"'."
             )
     chosen = named | own
     return chosen["backbone"], chosen["weights"]

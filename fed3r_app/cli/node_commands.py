@@ -36,6 +36,15 @@ _MOST_CLASSES = 20
         "--port", "port of this machine, for itself", type=port, default=9094
     ),
     args.argument(
+        "--backbone",
+        "a network of its own, python:MODULE:FUNCTION, which no server can choose",
+        metavar="NAME",
+        default="",
+    ),
+    args.argument(
+        "--weights", "its own file or folder of weights", metavar="PATH", default=""
+    ),
+    args.argument(
         "--check",
         "read the images, run a batch, connect, print what was found; send nothing",
         action="store_true",
@@ -52,7 +61,9 @@ def node(options: argparse.Namespace) -> int:
     from fed3r_app.deployment.supernode import SuperNode
 
     superlink, data = args.connection(options), options.data
-    started = SuperNode(superlink, data, options.client_id, options.key, options.port)
+    own = {"backbone": options.backbone, "weights": options.weights}
+    named = (data, options.client_id, options.key, options.port)
+    started = SuperNode(superlink, *named, **own)
     if not data.expanduser().exists():
         raise FileNotFoundError(f"--data must be a folder or table, got {data}.")
     if not options.client_id.strip():
@@ -71,7 +82,7 @@ def _check(node: SuperNode, options: argparse.Namespace) -> int:
 
     settings = args.run_settings(options, dataset=LOCAL)
     print("Reading the images …", flush=True)
-    found = check_node(node.data, node.client_id, settings)
+    found = check_node(node.node_config, settings)
     for label, text in _rows(found):
         print(f"{label:<12}{text}")
     failed = fail(ValueError(found.problem)) if found.problem else 0

@@ -40,6 +40,8 @@ class SuperNode:
         Its private key, where nodes are authenticated.
     port : int
         A port of this machine, for itself.
+    backbone, weights : str
+        What of these is the node's own choice; "" for what a run says.
     """
 
     superlink: SuperLink
@@ -47,6 +49,21 @@ class SuperNode:
     client_id: str
     key: Path | None = None
     port: int = 9094
+    backbone: str = ""
+    weights: str = ""
+
+    @property
+    def node_config(self) -> dict[str, Value]:
+        """What the ClientApps of this node are told."""
+        own: dict[str, Value] = {"backbone": self.backbone, "weights": self.weights}
+        weights = Path(self.weights).expanduser()
+        if self.weights and weights.exists():
+            own["weights"] = str(weights.absolute())
+        return {
+            "data-path": str(self.data.expanduser().absolute()),
+            "client-id": self.client_id,
+            **{key: value for key, value in own.items() if value},
+        }
 
     def check(self) -> KnownNode | None:
         """Return what the SuperLink knows of the node, None if that can't be found out.
@@ -125,11 +142,9 @@ class SuperNode:
 
     def _run_once(self) -> tuple[int, bool]:
         """Run Flower's SuperNode; return its exit code and whether it was refused."""
-        node_config: dict[str, Value] = {
-            "data-path": str(self.data.expanduser().absolute()),
-            "client-id": self.client_id,
-        }
-        command = supernode_command(self.superlink, node_config, self.port, self.key)
+        command = supernode_command(
+            self.superlink, self.node_config, self.port, self.key
+        )
         # The programs of this Python environment before those of any other.
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
         group = ProcessGroup({**ENVIRONMENT, **os.environ, "PATH": path})

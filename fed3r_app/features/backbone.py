@@ -81,7 +81,8 @@ class Backbone:
         with torch.random.fork_rng(devices=[]):
             module = self.build()
         module.eval().requires_grad_(False)
-        _check_features(self.name, module, self.preprocess)
+        if self.has_weights:
+            _check_features(self.name, module, self.preprocess)
         return module
 
     @cached_property
@@ -175,11 +176,11 @@ def _check_features(name: str, module: nn.Module, preprocess: Preprocess) -> Non
         raise ValueError(
             f"image-size must suit backbone = {name!r}, got {preprocess.crop}: {reason}"
         ) from error
-    shape = getattr(features, "shape", type(features).__name__)
     if not isinstance(features, Tensor) or len(features) != 1 or features.ndim != 2:
+        got = tuple(getattr(features, "shape", ())) or type(features).__name__
         raise ValueError(
             f"backbone = {name!r} must turn n images into features of shape (n, d), "
-            f"got {shape} for one."
+            f"got {got} for one."
         )
     if not torch.allclose(features, again, equal_nan=True):
         raise ValueError(

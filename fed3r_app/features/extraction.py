@@ -199,7 +199,7 @@ def readable_rows(
     """
     if isinstance(images, GivenFeatures | ArrayImages):
         return rows
-    found = _open_cache(backbone, images, dtype, cache_dir).read(rows)[1]
+    found = _open_cache(backbone.parts[0], images, dtype, cache_dir).read(rows)[1]
     marks = _open_marks(images, backbone.preprocess.reading, cache_dir)
     untried = rows[~found]
     untried = untried[~marks.read(untried)[1]]

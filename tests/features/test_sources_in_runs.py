@@ -33,7 +33,7 @@ NETWORKS = ("vit_tiny_patch16_224", "test_convnext", "dinov2", "clip", "siglip-v
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AppRuns:
     """Run the app on a dozen pictures, of two kinds, over two clients."""
-    monkeypatch.setattr("fed3r_app.runs.recorder.plot_curves", lambda *_: None)
+    monkeypatch.setattr("fed3r_app.runs.recorder.plot_run", lambda *_: None)
     parts = {"train": {"left": 6, "right": 6}, "test": {"left": 3, "right": 3}}
     folder = save_sides(tmp_path / "sides", parts)
     return app_runs(tmp_path, monkeypatch, SETTINGS | {"data-path": str(folder)})

@@ -29,7 +29,7 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, _cache: Any) -> AppRuns:
     """Run the app in this process, without pictures: they are slow."""
-    monkeypatch.setattr("fed3r_app.runs.recorder.plot_curves", lambda *_: None)
+    monkeypatch.setattr("fed3r_app.runs.recorder.plot_run", lambda *_: None)
     settings = PIXELS | PLAIN | {"eval-every": 1}
     return app_runs(tmp_path, monkeypatch, settings, _cache)
 

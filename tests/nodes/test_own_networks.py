@@ -60,7 +60,7 @@ def test_code_that_only_the_run_config_names_is_refused(federation: Federation) 
     sentence = (
         r"backbone must be named by the config of client clinic-\w+ itself, got "
         r"'python:own_network_of_nodes:make' by the run config alone: it is code, "
-        r"which a server does not choose on a node.*--node-config 'backbone="
+        r"which a server does not choose on a node.* with --node-config 'backbone="
     )
     with pytest.raises(RunError, match=sentence):
         federation.run(ALL, **RUN)
