@@ -105,11 +105,12 @@ def _clients(run: RunFiles, request: Request) -> views.View:
 async def _body(request: Request) -> bytes:
     """Return what is uploaded, if that is not too much."""
     body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > _MOST_BYTES:
-            limit = format_bytes(_MOST_BYTES)
-            raise HTTPException(413, f"A picture must have at most {limit}")
+    async for part in request.stream():  # to its end: browsers listen only then
+        if len(body) <= _MOST_BYTES:
+            body += part
+    if len(body) > _MOST_BYTES:
+        limit = format_bytes(_MOST_BYTES)
+        raise HTTPException(413, f"A picture must have at most {limit}")
     return bytes(body)
 
 

@@ -3,80 +3,85 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from fed3r_app.runs.listing import DAMAGED, RUNNING, STATES, ListedRun
 from fed3r_app.runs.report import number_of
 from fed3r_app.ui.clients import client_rows, count_states
 from fed3r_app.ui.results import Results
 
-_Sample = tuple[dict[str, str], float]
-_COSTS = {
-    "upload_bytes": "Bytes uploaded by all clients.",
-    "download_bytes": "Bytes downloaded by all clients.",
-    "paper_upload_bytes": "Bytes that all clients would upload by the paper's formula.",
+_SECONDS = "fed3r_exchange_seconds"
+_BYTES = ("upload_bytes", "download_bytes", "paper_upload_bytes")
+# Every metric with its kind and description, in the order of the answer.
+_METRICS = {
+    "fed3r_runs": ("gauge", "Runs by state."),
+    "fed3r_run_running": ("gauge", "1 for a run under way."),
+    "fed3r_run_unreadable": ("gauge", "1 for a run whose files can't be read."),
+    "fed3r_accuracy": ("gauge", "Accuracy on the test images."),
+    "fed3r_clients": ("gauge", "Clients by state."),
+    "fed3r_upload_bytes": ("gauge", "Bytes uploaded by all clients."),
+    "fed3r_download_bytes": ("gauge", "Bytes downloaded by all clients."),
+    "fed3r_paper_upload_bytes": ("gauge", "Uploaded bytes by the paper's formula."),
+    _SECONDS: ("summary", "Seconds of the exchanges with clients, one a round."),
 }
+
+
+class _Sample(NamedTuple):
+    """A number of a metric; ``part`` is what its name ends with, in a summary."""
+
+    metric: str
+    labels: dict[str, str]
+    value: float | None  # None where it is not known
+    part: str = ""
+
+    def line(self) -> str:
+        """Return the number as a line."""
+        inside = ",".join(
+            f'{key}="{_escaped(self.labels[key])}"' for key in self.labels
+        )
+        assert self.value is not None
+        return f"{self.metric}{self.part}{{{inside}}} {float(self.value)!r}"
 
 
 def exposition(results: Results) -> str:
     """Return the metrics of the runs under way, or else of the latest one."""
     runs = results.runs()
     states = Counter(run.state for run in runs)
-    numbers = [({"state": state}, states[state]) for state in STATES]
-    lines = [*_metric("fed3r_runs", "gauge", "Runs by state.", numbers)]
+    samples = [_Sample("fed3r_runs", {"state": s}, states[s]) for s in STATES]
     shown = [run for run in runs if run.state == RUNNING]
-    shown = shown or [run for run in runs if run.state != DAMAGED][:1]
-    for name, (kind, about, samples) in _of_runs(results, shown).items():
-        lines += _metric(name, kind, about, samples)
-    return "\n".join(lines) + "\n"
+    for run in shown or [run for run in runs if run.state != DAMAGED][:1]:
+        try:
+            samples += list(_of_run(results, run))
+        except (OSError, ValueError):
+            samples.append(_Sample("fed3r_run_unreadable", {"run": run.name}, 1))
+    return "\n".join([*_lines(samples), ""])
 
 
-def _of_runs(
-    results: Results, shown: list[ListedRun]
-) -> dict[str, tuple[str, str, list[_Sample]]]:
-    """Return the metrics of some runs: kind, description and samples by name."""
-    found: dict[str, tuple[str, str, list[_Sample]]] = {}
-
-    def add(
-        name: str, kind: str, about: str, value: float | None, **labels: str
-    ) -> None:
-        if value is not None:
-            samples = found.setdefault(name, (kind, about, []))[2]
-            samples.append((labels, value))
-
-    for listed in shown:
-        run, name = results.open(listed.name), listed.name
-        lines, over = run.metrics(), listed.state != RUNNING
-        last = lines[-1] if lines else {}
-        values = {**last, **(run.summary() if over else {})}
-        add("fed3r_run_running", "gauge", "1 while at work.", not over, run=name)
-        accuracy = "Accuracy on the test images."
-        add("fed3r_accuracy", "gauge", accuracy, listed.accuracy, run=name)
-        counts = count_states(client_rows(run, listed.state))
-        for state, number in counts.items():
-            about = "Clients by state."
-            add("fed3r_clients", "gauge", about, number, run=name, state=state)
-        for key, about in _COSTS.items():
-            add(f"fed3r_{key}", "gauge", about, number_of(values, key), run=name)
-        about = "Seconds of the exchanges with clients, one a round."
-        seconds = number_of(last, "seconds")
-        name_of = "fed3r_exchange_seconds"
-        add(f"{name_of}_sum", "summary", about, seconds, run=name)
-        add(f"{name_of}_count", "summary", about, len(lines) or None, run=name)
-    return found
+def _of_run(results: Results, listed: ListedRun) -> Iterator[_Sample]:
+    """Yield the samples of a run."""
+    run, own = results.open(listed.name), {"run": listed.name}
+    is_running, lines = listed.state == RUNNING, run.metrics()
+    last = lines[-1] if lines else {}
+    values = last if is_running else {**last, **run.summary()}
+    yield _Sample("fed3r_run_running", own, is_running)
+    yield _Sample("fed3r_accuracy", own, listed.accuracy)
+    for state, number in count_states(client_rows(run, listed.state)).items():
+        yield _Sample("fed3r_clients", {**own, "state": state}, number)
+    for key in _BYTES:
+        yield _Sample(f"fed3r_{key}", own, number_of(values, key))
+    yield _Sample(_SECONDS, own, number_of(last, "seconds"), "_sum")
+    yield _Sample(_SECONDS, own, len(lines), "_count")
 
 
-def _metric(
-    name: str, kind: str, about: str, samples: Iterable[_Sample]
-) -> Iterator[str]:
-    """Yield the lines of a metric."""
-    family = name.removesuffix("_sum").removesuffix("_count")
-    if not name.endswith("_count"):  # the two of a summary share one description
-        yield f"# HELP {family} {about}"
-        yield f"# TYPE {family} {kind}"
-    for labels, value in samples:
-        inside = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels.items())
-        yield f"{name}{{{inside}}} {float(value)!r}"
+def _lines(samples: list[_Sample]) -> Iterator[str]:
+    """Yield the lines of all metrics that are known."""
+    for metric, (kind, about) in _METRICS.items():
+        known = [s for s in samples if s.metric == metric and s.value is not None]
+        if known:
+            yield f"# HELP {metric} {about}"
+            yield f"# TYPE {metric} {kind}"
+            yield from (sample.line() for sample in known)
 
 
 def _escaped(text: str) -> str:

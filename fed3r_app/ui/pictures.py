@@ -35,7 +35,7 @@ class Pictures:
                 return predictor.best(EncodedImages([picture], [0]), _MOST_CLASSES)
             except UnreadableImage as error:
                 reason = str(error).partition("got: ")[2]
-                raise ValueError(f"This file is no picture: {reason}") from error
+                raise ValueError(f"This file can't be read: {reason}") from error
 
     def _predictor(self, run: RunFiles) -> Predictor:
         """Return the model of a run as it is now."""

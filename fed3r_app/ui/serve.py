@@ -31,6 +31,7 @@ def serve(folder: Path, host: str, port: int, announce: Callable[[str], None]) -
             access_log=False,  # URLs hold the token
             server_header=False,
             lifespan="off",
+            ws="none",
             timeout_graceful_shutdown=_CLOSING_SECONDS,
         )
         announce(_url(host, listener.getsockname()[1], token))

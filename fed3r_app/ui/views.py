@@ -53,13 +53,14 @@ def list_view(results: Results) -> View:
 
 def run_view(run: RunFiles) -> View:
     """Return what the page of a run shows, but for tables with a row per client."""
+    version = run.version  # first: what changes meanwhile is then asked for again
     listed = run.results.describe(run)
     summary, config, lines = run.summary(), run.config(), run.metrics()
     counts = count_states(client_rows(run, listed.state))
     outcome = {} if listed.state == RUNNING else summary
     last = {**(lines[-1] if lines else {}), **outcome}
     return {
-        "version": run.version,
+        "version": version,
         "run": _row(listed),
         "outcome": summary_rows(outcome),
         "heads": head_rows(outcome),

@@ -87,7 +87,7 @@ def served(folder: Path, *options: str) -> Iterator[Served]:
 def served_to_others(folder: Path) -> Iterator[Served]:
     """Serve what `--host 0.0.0.0` would; from here, other machines don't reach it."""
     app, token = guarded_app(folder, "0.0.0.0")
-    config = uvicorn.Config(app, log_level="warning", lifespan="off")
+    config = uvicorn.Config(app, log_level="warning", lifespan="off", ws="none")
     server = uvicorn.Server(config)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = Thread(target=server.run, args=([listener],))

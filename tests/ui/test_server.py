@@ -96,8 +96,18 @@ def test_prometheus_reads_the_latest_run(page: Served) -> None:
     assert r'fed3r_clients{run="odd \"name\"\\",state="counted"} 4.0' in lines
     assert r'fed3r_exchange_seconds_count{run="odd \"name\"\\"} 3.0' in lines
     assert r'fed3r_exchange_seconds_sum{run="odd \"name\"\\"} 3.75' in lines
+    # Each metric is described once, and ahead of its numbers.
     described = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert len(described) == len(set(described))
+
+
+def test_prometheus_is_told_of_a_run_that_cannot_be_read(tmp_path: Path) -> None:
+    run = write_run(tmp_path, "torn")
+    run.metrics_path.write_text("{\n{}\n")
+    with served(tmp_path) as page:
+        lines = page.ask("/metrics")[1].decode().splitlines()
+    assert 'fed3r_run_unreadable{run="torn"} 1.0' in lines
+    assert 'fed3r_runs{state="complete"} 1.0' in lines
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,9 @@ function say(sentence) {
 
 /** Return a row of buttons of which one is pressed. */
 function choice(options, chosen, choose) {
-  const buttons = options.map(([key, label]) => h("button", { type: "button", "aria-pressed": String(key === chosen), click: () => {
-    for (const each of buttons) each.setAttribute("aria-pressed", String(each === buttons[options.findIndex(([other]) => other === key)]));
-    choose(key);
-  } }, label));
+  const press = (key) => buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(options[i][0] === key)));
+  const buttons = options.map(([key, label]) => h("button", { type: "button", click: () => { press(key); choose(key); } }, label));
+  press(chosen);
   return h("div", { class: "choice", role: "group" }, buttons);
 }
 
@@ -409,8 +408,9 @@ function classifyTab(content, name) {
 function comparePage(one, other) {
   main.replaceChildren();
   const query = new URLSearchParams({ one, other });
-  let axis = "round";
+  let axis = "round", open = true;
   get(`api/compare?${query}`).then((view) => {
+    if (!open) return;
     const names = view.runs.map((run) => run.name);
     const table = (rows) => h("div", { class: "wide" }, h("table", {},
       h("thead", {}, h("tr", {}, h("th"), names.map((name) => h("th", { scope: "col" }, h("a", { href: link("run", name) }, name))))),
@@ -424,8 +424,8 @@ function comparePage(one, other) {
       curveChart(view.curves, names, axis, (chosen) => { axis = chosen; }),
       h("h2", {}, "Outcome"),
       table(view.outcome));
-  }).catch((error) => say(error.message));
-  return () => {};
+  }).catch((error) => open && say(error.message));
+  return () => { open = false; };
 }
 
 // ---- which page
