@@ -8,6 +8,7 @@ from strategies.accumulator import Accumulator
 from strategies.client_evaluation import ClientEvaluation, evaluate_on_clients
 from strategies.discovery import ClientDiscovery, ClientRegistry, natural_key
 from strategies.fed3r import Fed3R, FedNCM, Journal
+from strategies.identity import NodeNames
 from strategies.messaging import (
     IN_FLIGHT,
     Traffic,
@@ -41,6 +42,7 @@ __all__ = [
     "GroupSampler",
     "HeadSolver",
     "Journal",
+    "NodeNames",
     "Scaffold",
     "SecureAggregation",
     "Traffic",

@@ -22,6 +22,8 @@ from fed3r_app.progress import Progress
 from fed3r_app.versions import CODE_VERSION, agree
 from fed3r_app.wire import Hello, ParityCheck, RecordError, count_bytes, read_hello
 from fed3r_app.wire.validation import shown
+from fed3r_app.words import first_names
+from strategies.identity import NodeNames
 from strategies.messaging import (
     IN_FLIGHT,
     EveryMinute,
@@ -57,6 +59,8 @@ class ClientRegistry:
         own images.
     feature_moments : dict
         The moments of each client's features, where they were asked for.
+    versions : dict
+        The version of fed3r that is installed at a client, where it said so.
     traffic : Traffic
         What the first exchange has cost.
     """
@@ -68,6 +72,7 @@ class ClientRegistry:
     refused: dict[str, str] = field(default_factory=dict)
     num_partitions: int = 0
     feature_moments: dict[str, FeatureMoments] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
     traffic: Traffic = field(default_factory=Traffic)
 
     @property
@@ -117,6 +122,8 @@ class ClientRegistry:
         if hello.moments is not None and client not in self.nodes:
             self.feature_moments[client] = hello.moments
         self.nodes[client] = node
+        if hello.installed_version:
+            self.versions[client] = hello.installed_version
         self.class_names[client] = hello.class_names
         self.num_test_images[client] = hello.num_test_images
         if hello.num_samples is not None:
@@ -161,6 +168,8 @@ class ClientDiscovery:
         Of how many features moments must be.
     must_announce : bool
         Whether a client must say how many samples it has.
+    names : NodeNames or None
+        Refuses clients whose nodes are not theirs, where nodes have their own images.
 
     Attributes
     ----------
@@ -177,6 +186,7 @@ class ClientDiscovery:
     parity: ParityCheck | None = None
     dim: int | None = None
     must_announce: bool = False
+    names: NodeNames | None = None
     registry: ClientRegistry = field(default_factory=ClientRegistry, init=False)
     _asked: set[int] = field(default_factory=set, init=False)
     _awaited: set[int] = field(default_factory=set, init=False)
@@ -220,8 +230,9 @@ class ClientDiscovery:
         if not heard_all() and not must_end():
             raise RunError(
                 f"Only {len(registry.nodes)} of {expected or 'any'} expected clients "
-                f"connected within {self.timeout:g} s. Start the missing nodes, or "
-                "lower wait-for."
+                f"connected within {self.timeout:g} s: "
+                f"{first_names(registry.clients, 10) or 'none'}. Start the missing "
+                "nodes, or lower wait-for. fed3r clients lists all that are registered."
             )
         self._end_exchange()
         if must_end():
@@ -268,7 +279,10 @@ class ClientDiscovery:
             except RecordError as error:
                 self._record_failure(node, str(error))
                 continue
-            if self._has_our_version(hello) and self._sees_the_same(hello):
+            # First: what follows may refuse the client that it says it is.
+            if self.names and (refusal := self.names.refusal(node, hello.client_id)):
+                self.registry.refuse(f"node {node}", refusal)
+            elif self._has_our_version(hello) and self._sees_the_same(hello):
                 yield node, hello
 
     def _requests(
@@ -279,7 +293,7 @@ class ClientDiscovery:
         content = RecordDict({"config": ConfigRecord(request)})
         deadline = time.monotonic() + self.timeout
         while time.monotonic() < deadline:
-            connected = set(self.grid.get_node_ids())
+            connected = self._connected()
             self._awaited &= connected
             self._replace_first({*self.registry.nodes.values()} - connected)
             new = connected - self._asked
@@ -290,6 +304,12 @@ class ClientDiscovery:
             if not new and enough():
                 return
             yield None
+
+    def _connected(self) -> set[int]:
+        """Return the nodes that are connected."""
+        if self.names is None:
+            return set(self.grid.get_node_ids())
+        return self.names.update(self.grid.get_nodes())
 
     def _register(self, node: int, hello: Hello) -> None:
         """Take a client in, unless another node has its name or it splits otherwise."""

@@ -165,6 +165,7 @@ def run(options: argparse.Namespace) -> int:
     command: Ctrl-C ends what is shown here, and --follow shows it again.
     """
     from fed3r_app.deployment.follow import Follower, run_app
+    from fed3r_app.deployment.nodes import naming_absent
     from fed3r_app.deployment.processes import write_run_config
 
     superlink = args.connection(options)
@@ -174,7 +175,7 @@ def run(options: argparse.Namespace) -> int:
             f"--follow must go without settings, got {next(iter(settings))}: the run "
             "has its own."
         )
-    with args.shown_run(options):
+    with args.shown_run(options), naming_absent(superlink):
         if options.follow is not None:
             superlink.check()
             Follower(superlink, options.follow).follow()

@@ -9,6 +9,8 @@ from fed3r_app.cli import arguments as args
 from fed3r_app.cli.deployment_commands import check_port, port
 from fed3r_app.cli.model_commands import fail
 from fed3r_app.data import LOCAL
+from fed3r_app.runs.directory import output_directory
+from fed3r_app.runs.last_heard import last_heard
 from fed3r_app.runs.report import format_bytes, format_seconds
 from fed3r_app.words import first_names, plural
 
@@ -74,6 +76,36 @@ def node(options: argparse.Namespace) -> int:
     started.check()
     with orderly_exit():
         return started.run()
+
+
+@commands.command(
+    "clients",
+    "list the nodes of a SuperLink: who is online, who is not, since when",
+    *args.superlink(),
+)
+def clients(options: argparse.Namespace) -> int:
+    """Print a line for each node that is registered or connected.
+
+    When each last replied, and its version of fed3r, are those of the runs in
+    $FED3R_OUTPUT_DIR, else results/.
+    """
+    from fed3r_app.deployment.nodes import UNREGISTERED, list_nodes
+
+    superlink = args.connection(options)
+    superlink.check()
+    nodes = [node for node in list_nodes(superlink) if node.status != UNREGISTERED]
+    heard = last_heard(output_directory())
+    rows = [("name", "state", "last reply", "fed3r")]
+    for node in sorted(nodes, key=lambda node: node.name):
+        last = heard.get(node.name)
+        time = f"{last.time.astimezone():%Y-%m-%d %H:%M}" if last else "-"
+        version = (last and last.version) or "-"
+        rows.append((node.name or "(no name)", node.state, time, version))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+    return 0
 
 
 def _check(node: SuperNode, options: argparse.Namespace) -> int:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from fed3r_app.deployment.superlink import SuperLink
-from fed3r_app.errors import RunError
+from fed3r_app.errors import RunError, RunStopped
+from fed3r_app.words import first_names
 
 ONLINE, OFFLINE, REGISTERED, UNREGISTERED = (
     *("online", "offline"),
@@ -39,6 +42,13 @@ class KnownNode:
     since: datetime | None = None
 
     @property
+    def state(self) -> str:
+        """Its status and since when, in words."""
+        status = "never seen, registered" if self.status == REGISTERED else self.status
+        since = f" since {self.since.astimezone():%Y-%m-%d %H:%M}" if self.since else ""
+        return status + since
+
+    @property
     def is_online(self) -> bool:
         """Whether it has been heard within two of its heartbeats."""
         return self.status == ONLINE
@@ -65,6 +75,32 @@ def _since(node: Any) -> datetime | None:
         UNREGISTERED: node.unregistered_at,
     }.get(node.status)
     return datetime.fromisoformat(time) if time else None
+
+
+@contextmanager
+def naming_absent(superlink: SuperLink) -> Iterator[None]:
+    """Let the error of a run that fails meanwhile name the nodes that are not online.
+
+    Those that are registered by name: its ServerApp knows only who is connected.
+    """
+    try:
+        yield
+    except RunStopped:
+        raise
+    except RunError as error:
+        try:
+            nodes = sorted(list_nodes(superlink), key=lambda node: node.name)
+        except OSError:
+            raise error from None
+        absent = [
+            f"{node.name} ({node.state})"
+            for node in nodes
+            if node.name and node.status in (OFFLINE, REGISTERED)
+        ]
+        if not absent:
+            raise
+        named = first_names(absent, 10)
+        raise RunError(f"Not online: {named}. {error}") from error
 
 
 def find_node(superlink: SuperLink, public_key: bytes) -> KnownNode | None:

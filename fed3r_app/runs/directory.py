@@ -189,10 +189,22 @@ class RunDirectory:
         summary.pop("format", None)
         return summary
 
-    def write_clients(self, clients: Iterable[str]) -> None:
-        """Write clients.json: who takes part, whether it has replied or not."""
-        names = {"format": FORMAT, "clients": sorted(clients)}
-        write_atomically(self.clients_path, line_of(names).encode())
+    def write_clients(
+        self, clients: Iterable[str], versions: Mapping[str, str] | None = None
+    ) -> None:
+        """Write clients.json: who takes part, whether it has replied or not.
+
+        ``versions`` are those of fed3r that are installed at some of them.
+        """
+        known = {**self.read_versions(), **(versions or {})}
+        about = {"format": FORMAT, "clients": sorted(clients), "versions": known}
+        write_atomically(self.clients_path, line_of(about).encode())
+
+    def read_versions(self) -> dict[str, str]:
+        """Return which version of fed3r is installed at clients, as far as is known."""
+        values = _read_json(self.clients_path) if self.clients_path.is_file() else {}
+        versions = values.get("versions")
+        return {**versions} if isinstance(versions, dict) else {}
 
     def read_clients(self) -> list[str]:
         """Return who takes part, as far as the run has come to know."""

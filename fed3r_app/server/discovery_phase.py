@@ -14,7 +14,13 @@ from fed3r_app.core.outliers import far_above_others
 from fed3r_app.data.label_space import LabelSpace
 from fed3r_app.server.context import RunContext
 from fed3r_app.words import first_names, plural
-from strategies import IN_FLIGHT, ClientDiscovery, ClientRegistry, natural_key
+from strategies import (
+    IN_FLIGHT,
+    ClientDiscovery,
+    ClientRegistry,
+    NodeNames,
+    natural_key,
+)
 from strategies.sample_counts import ENOUGH_CLIENTS, outnumbering
 
 
@@ -54,6 +60,7 @@ def discover_clients(
         parity=context.parity if with_moments else None,
         dim=context.backbone.dim,
         must_announce=not config.sends_only_protected_sums,
+        names=NodeNames() if is_local else None,
     )
     context.discovery.gather(config.wait_for, with_moments)
     registry = context.registry
@@ -118,7 +125,8 @@ def admit_newcomers(context: RunContext, only: Collection[str] = ()) -> list[str
     if joined:
         joining = plural(len(joined), "client")
         log(INFO, "%s joined: %s", joining, first_names(joined, 10))
-        context.directory.write_clients({*context.directory.read_clients(), *joined})
+        clients = {*context.directory.read_clients(), *joined}
+        context.directory.write_clients(clients, registry.versions)
     return joined
 
 

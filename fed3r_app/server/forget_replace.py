@@ -22,7 +22,7 @@ from fed3r_app.server.client_evaluation import evaluate_at_clients, evaluation_v
 from fed3r_app.server.context import RunContext
 from fed3r_app.server.factory import make_accumulator, make_strategy
 from fed3r_app.wire import pack_feature_map
-from strategies import ClientDiscovery, CohortSampler, Traffic
+from strategies import ClientDiscovery, CohortSampler, NodeNames, Traffic
 
 _POLL_SECONDS = 1.0
 
@@ -213,6 +213,11 @@ def _discover(context: RunContext) -> None:
     """Find the clients that are connected."""
     timeout, retries = context.config.round_timeout, context.config.max_retries
     context.discovery = ClientDiscovery(
-        context.grid, timeout, retries, strict=False, must_announce=True
+        context.grid,
+        timeout,
+        retries,
+        strict=False,
+        must_announce=True,
+        names=NodeNames() if context.data.is_local else None,
     )
     context.discovery.gather(0)

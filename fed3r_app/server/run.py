@@ -159,7 +159,7 @@ class _Run:
             only=tuned,
         )
         clients = context.state.expected.union(context.registry.clients, tuned)
-        context.directory.write_clients(clients)
+        context.directory.write_clients(clients, context.registry.versions)
         earlier = self._checkpoint or self._snapshot
         context.recorder = Recorder(
             context.directory,

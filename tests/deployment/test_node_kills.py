@@ -84,7 +84,7 @@ def test_a_node_that_fails_amid_a_run_is_counted_once(
     run = federation.submit(name, **SETTINGS)
     wait_until(lambda: times_asked(federation, victim) > asked, 240.0)
     strike(federation.deployment, victim, images / victim)
-    outcome = federation.wait(run, name)
+    outcome = federation.wait(run, name, timeout=480.0)
     assert outcome.completed, outcome.output
     accepted = [each.client for each in outcome.ledger if each.outcome == ACCEPTED]
     assert sorted(accepted) == sorted(NODES)

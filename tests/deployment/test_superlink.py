@@ -16,10 +16,12 @@ from PIL import Image
 
 from fed3r_app.cli import main
 from fed3r_app.deployment.certificates import make_certificates
-from fed3r_app.deployment.nodes import read_public_key
+from fed3r_app.deployment.nodes import naming_absent, read_public_key
 from fed3r_app.deployment.processes import free_port
 from fed3r_app.deployment.superlink import SuperLink
 from fed3r_app.errors import RunError
+from fed3r_app.runs.directory import RunDirectory
+from fed3r_app.runs.ledger import ACCEPTED, Ledger, LedgerEntry
 
 
 class Health(BaseHTTPRequestHandler):
@@ -306,6 +308,48 @@ def test_a_node_that_can_not_be_let_in_is_told_why(
     line = sentence(*node_of(address, tmp_path, "a.pub"))
     assert "--key must be a private key without a passphrase" in line
     assert "got no file at" in sentence(*node_of(address, tmp_path, "d"))
+
+
+def test_the_clients_of_a_superlink_are_listed_with_their_last_reply(
+    serve: Any,
+    known: Any,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FED3R_OUTPUT_DIR", str(tmp_path / "runs"))
+    known(a=("clinic", "online"), b=("away", "offline"), c=("old", "unregistered"))
+    assert main(["clients", serve(Control)]) == 0
+    run = RunDirectory.open(str(tmp_path / "runs"), "it", resume=False)
+    run.write_config({})
+    run.write_clients(["clinic"], {"clinic": "0.2.0"})
+    for time in ("2026-01-02T03:04:05+00:00", "2026-01-01T03:04:05+00:00"):
+        Ledger(run.ledger_path).append(LedgerEntry("clinic", ACCEPTED, "0", time=time))
+    capsys.readouterr()
+    assert main(["clients", serve(Control)]) == 0
+    header, away, clinic = capsys.readouterr().out.splitlines()
+    assert header.split("  ")[0] == "name"
+    assert away.split() == ["away", "offline", "-", "-"]
+    assert clinic.split()[:2] == ["clinic", "online"]
+    assert clinic.split()[2] in ("2026-01-01", "2026-01-02", "2026-01-03")
+    assert clinic.split()[-1] == "0.2.0"
+
+
+def test_a_run_that_fails_names_the_nodes_that_are_not_online(
+    serve: Any, known: Any
+) -> None:
+    known(a=("here", "online"), b=("away", "offline"), c=("", "offline"))
+    sentence = r"^Not online: away \(offline\)\. Only 1 of 2\.$"
+    with (
+        pytest.raises(RunError, match=sentence),
+        naming_absent(SuperLink(serve(Control))),
+    ):
+        raise RunError("Only 1 of 2.")
+    with (
+        pytest.raises(RunError, match=r"^Only 1 of 2\.$"),
+        naming_absent(SuperLink(f"127.0.0.1:{free_port()}")),
+    ):
+        raise RunError("Only 1 of 2.")
 
 
 def test_a_check_prints_what_a_node_has_and_sends_nothing(

@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 
 from fed3r_app.client_app import app as client_app
 from fed3r_app.config import Value
@@ -64,7 +65,8 @@ class SpyGrid(InlineGrid):
     ``tamper(context, request, reply)`` may change the records of a reply;
     ``silent(client, kind)`` says whose replies are lost, or, where it returns
     ``UNHEARD``, who never gets the request. Messages for which ``gone(message)`` is
-    true are refused, as those to unknown nodes are.
+    true are refused, as those to unknown nodes are. ``infos`` is what Flower knows of
+    nodes besides their ids.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class SpyGrid(InlineGrid):
         self.tamper: Tamper = lambda context, request, reply: None
         self.silent: Silent = lambda client, kind: False
         self.gone: Callable[[Message], object] = lambda message: False
+        self.infos: dict[int, NodeInfo] = {}
         self._random = None if seed is None else np.random.default_rng(seed)
 
     def connect(
@@ -97,6 +100,9 @@ class SpyGrid(InlineGrid):
 
     def get_node_ids(self) -> Iterable[int]:
         return list(self.nodes)
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        return [self.infos.get(node, NodeInfo(node_id=node)) for node in self.nodes]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         pushed: list[str] = []
