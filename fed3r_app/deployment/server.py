@@ -1,8 +1,9 @@
 """A SuperLink with its SuperExec as one program: ``fed3r superlink``.
 
-They are child processes in groups of their own. One that dies is started again: the
-SuperLink keeps its state in a file, and its runs live in the other's group. When this
-process is told to end, the ServerApps get time to save what they have.
+They are child processes in groups of their own, of which none outlives this process.
+One that dies is started again: the SuperLink keeps its state in a file, and its runs
+live in the other's group. When this process is told to end, the ServerApps get time to
+save what they have.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from fed3r_app.deployment.certificates import (
     SERVER_KEY,
     SUPEREXEC_SECRET,
 )
-from fed3r_app.deployment.process_group import signal_group
+from fed3r_app.deployment.process_group import ProcessGroup
 from fed3r_app.deployment.processes import ENVIRONMENT
 from fed3r_app.deployment.programs import superexec_command, superlink_command
 from fed3r_app.deployment.superlink import SuperLink, flower_environment
 from fed3r_app.errors import RunError
 
-_LOOPBACK = ("127.0.0.1", "localhost", "::1")
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # where that is reached from here
+_LOOPBACK = ("127.0.0.1", "localhost")
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1"}  # where that is reached from here
 _START_SECONDS = 60.0
 # What ends sooner than that would end again.
 _SHORTEST_LIFE = 5.0
@@ -64,6 +65,9 @@ class Server:
             "SuperLink": superlink_command(host, port, database, certificates),
             "SuperExec": superexec_command(here, certificates),
         }
+        home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+        environment = {**ENVIRONMENT, **flower_environment(home)}
+        self._groups = {name: ProcessGroup(environment) for name in self._commands}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._started: dict[str, float] = {}
 
@@ -83,8 +87,8 @@ class Server:
             except KeyboardInterrupt:
                 print("Stopping …", flush=True)
             finally:
-                self._stop("SuperExec", _APPS_STOP_SECONDS)
-                self._stop("SuperLink", _SUPERLINK_STOP_SECONDS)
+                self._groups["SuperExec"].stop(_APPS_STOP_SECONDS)
+                self._groups["SuperLink"].stop(_SUPERLINK_STOP_SECONDS)
 
     def _make_private(self) -> None:
         """Take from others what an earlier version let them read."""
@@ -94,14 +98,8 @@ class Server:
                 Path(f"{self._database}{suffix}").chmod(0o600)
 
     def _start(self, name: str) -> None:
-        home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
         self._started[name] = time.monotonic()
-        self._children[name] = subprocess.Popen(
-            self._commands[name],
-            env={**flower_environment(home), **ENVIRONMENT},
-            stdin=subprocess.DEVNULL,
-            process_group=0,
-        )
+        self._children[name] = self._groups[name].start(self._commands[name], log=None)
 
     def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
@@ -133,24 +131,11 @@ class Server:
             sys.stdout.flush()
             self._start(name)
 
-    def _stop(self, name: str, seconds: float) -> None:
-        """End a child and its own children, at first kindly."""
-        child = self._children.get(name)
-        if child is None:
-            return
-        deadline = time.monotonic() + seconds
-        signal_group(child.pid, signal.SIGTERM)
-        while time.monotonic() < deadline:
-            child.poll()  # takes leave of it
-            if not signal_group(child.pid, 0):
-                return
-            time.sleep(_POLL_SECONDS)
-        signal_group(child.pid, signal.SIGKILL)
-        child.wait()
-
 
 def _check(host: str, certificates: Path | None) -> None:
     """Raise unless a SuperLink may listen there."""
+    if ":" in host:
+        raise ValueError(f"--host must be a name or an IPv4 address, got {host!r}.")
     if certificates is None and host not in _LOOPBACK:
         raise ValueError(
             f"--certificates must be given to listen on {host}, got none: without TLS "

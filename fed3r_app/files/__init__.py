@@ -12,7 +12,7 @@ import os
 import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -163,8 +163,10 @@ def write_atomically(
     """Write a file that is there whole or not at all, whatever happens meanwhile.
 
     Without ``sync`` a crash of the machine may still lose it, or cut it off. The umask
-    is taken away from ``mode``.
+    is taken away from ``mode``, and what the file that it replaces did not allow.
     """
+    with suppress(OSError):
+        mode &= path.stat().st_mode
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "xb", opener=partial(os.open, mode=mode)) as file:

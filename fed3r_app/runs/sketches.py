@@ -20,6 +20,7 @@ from fed3r_app.files import append_lines, line_of, read_lines, write_atomically
 from fed3r_app.runs.formats import check_format, header
 
 _OWNER_ONLY = 0o600
+_KEYS = {"client", "digest", "counts", "of_A", "of_b"}
 
 
 class SketchBook:
@@ -54,7 +55,7 @@ class SketchBook:
     def find(self, client: str, digest: str) -> Sketch | None:
         """Return the sketch of a client's contribution, where there is one."""
         for line in reversed(self._lines()):
-            if (line["client"], line["digest"]) == (client, digest):
+            if _is_of(line, {client: digest}):
                 return Sketch(line["counts"], tuple(line["of_A"]), tuple(line["of_b"]))
         return None
 
@@ -93,7 +94,14 @@ class SketchBook:
         return lines[0]
 
     def _lines(self) -> list[dict[str, Any]]:
-        return read_lines(self._path)[1:]
+        lines = read_lines(self._path)[1:]
+        if any(line.keys() != _KEYS for line in lines):
+            raise ValueError(
+                f"{self._path} must hold sketches, got other lines. The file is "
+                "damaged: move it away, and what a client sends to be forgotten is "
+                "known by its digest alone."
+            )
+        return lines
 
 
 def _is_of(line: Mapping[str, Any], contributions: Mapping[str, str]) -> bool:

@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from stat import S_IMODE
@@ -65,7 +65,8 @@ class Running:
                 words = (folder / "cmdline").read_text().split("\0")
             except OSError:
                 continue  # it has just ended
-            if int(parent) == self.process.pid:
+            is_flowers = any("flower-" in word for word in words[:2])
+            if int(parent) == self.process.pid and is_flowers:
                 found[Path(words[1]).name] = int(folder.name)
         return found
 
@@ -75,6 +76,13 @@ class Running:
             return self.process.wait(60)
         finally:
             self.process.kill()
+
+
+def wait_until_gone(processes: Iterable[int]) -> None:
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in processes):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 @contextmanager
@@ -145,6 +153,10 @@ def test_the_documented_backups_hold_what_the_database_had(
         restored = tmp_path / folder / "superlink.db"
         with running(tmp_path / folder, certificates, restored) as server:
             assert len(list_nodes(server.superlink)) == 1
+            started = server.children().values()
+            server.process.kill()  # it gets no chance to end them
+            server.process.wait()
+            wait_until_gone(started)
     with closing(sqlite3.connect(tmp_path / "alone" / "superlink.db")) as alone:
         tables = alone.execute("select count(*) from sqlite_master").fetchone()[0]
         assert not tables or not alone.execute("select * from node").fetchall()
@@ -155,6 +167,7 @@ def test_the_documented_backups_hold_what_the_database_had(
     [
         (["--host", "0.0.0.0"], "--certificates must be given to listen on 0.0.0.0"),
         (["--certificates", "/nowhere"], "got /nowhere without ca.crt"),
+        (["--host", "::1"], "--host must be a name or an IPv4 address, got '::1'"),
     ],
 )
 def test_what_it_can_not_be_started_with_is_said_at_once(

@@ -89,6 +89,15 @@ def test_a_sketch_goes_with_its_client_and_is_for_the_owner_alone(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("line", ['{"client": "x"}', "[]", '{"of_A": {}} {'])
+def test_damaged_sketches_are_said(federation: Federation, line: str) -> None:
+    path = federation.run(ALL).directory / "sketches.jsonl"
+    first, *others = path.read_text().splitlines()
+    path.write_text("\n".join([first, line, *others]) + "\n")
+    with pytest.raises(RunError, match=r"sketches\.jsonl.*damaged"):
+        forget(federation)
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -12,6 +12,7 @@ import pytest
 from flwr.app import Context, Message
 from flwr.common.logger import console_handler
 
+from fed3r_app.cli import main as fed3r
 from fed3r_app.files import private_files
 from fed3r_app.files.row_cache import cache_dir
 from tests.harness.nodes import ALL, Federation
@@ -37,6 +38,9 @@ def test_results_and_caches_of_real_nodes_are_for_their_owner_alone(
 ) -> None:
     outcome = federation.run(ALL, keep_contributions=True)
     assert stat.S_IMODE(outcome.directory.parent.stat().st_mode) == 0o700
+    assert open_to_others(outcome.directory.parent) == []
+    # Also after a command of somebody with another umask.
+    assert fed3r(["forget", str(outcome.directory), "clinic-b"]) == 0
     assert open_to_others(outcome.directory.parent) == []
     assert any(cache_dir().rglob("*"))
     assert open_to_others(cache_dir()) == []
