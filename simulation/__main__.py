@@ -11,7 +11,7 @@ from fed3r_app.deployment.process_group import orderly_exit
 from fed3r_app.deployment.processes import app_settings, write_run_config
 from fed3r_app.errors import SettingsError, before_start
 from fed3r_app.progress import shown
-from fed3r_app.runs.provenance import remember_command
+from fed3r_app.runs.provenance import typed
 from fed3r_app.server.preflight import given_settings
 from simulation.commands import add_bench, add_experiments
 from simulation.engines.superlink import private_superlink
@@ -42,13 +42,13 @@ def main(arguments: list[str] | None = None) -> int:
     add_experiments(commands)
     known, others = parser.parse_known_args(arguments)
     words = sys.argv[1:] if arguments is None else arguments
-    remember_command("python -m simulation", words)
     if known.handler is _flwr_run:
         known.options = others
     else:
         known = parser.parse_args(arguments)  # the others know all their options
     try:
-        code: int = known.handler(known)
+        with typed("python -m simulation", words):
+            code: int = known.handler(known)
         return code
     except (ValueError, OSError, RuntimeError) as error:
         print(error, file=sys.stderr)

@@ -26,7 +26,7 @@ from fed3r_app.cli import (
 from fed3r_app.cli.arguments import Parser
 from fed3r_app.cli.overview import group_commands
 from fed3r_app.errors import RunError, RunStopped
-from fed3r_app.runs.provenance import remember_command, versions
+from fed3r_app.runs.provenance import typed, versions
 from simulation.commands import add_bench, add_experiments
 
 _BROKEN_PIPE, _INTERRUPTED = 141, 130  # as a shell says it: 128 + SIGPIPE, SIGINT
@@ -40,12 +40,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     parser = _parser()
     options = parser.parse_args(words)
-    remember_command("fed3r", words)
     try:
         if not hasattr(options, "handler"):
             parser.print_help()
             return 0
-        code: int = options.handler(options)
+        with typed("fed3r", words):
+            code: int = options.handler(options)
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader has seen enough: `fed3r show | head -1`

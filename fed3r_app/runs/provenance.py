@@ -32,6 +32,9 @@ from fed3r_app.versions import CODE_VERSION
 COMPLETE, FAILED, INTERRUPTED = "complete", "failed", "interrupted"
 # What `fed3r` was called with, for the processes that it starts.
 COMMAND_VARIABLE = "FED3R_COMMAND"
+# Commands that run the app themselves. A SuperLink runs what others ask for, and must
+# not hand its own command on.
+_RUNNING = ("simulate", "demo", "experiments", "bench", "run", "flwr-run")
 _FLOWER_APPS = "apps"  # Flower's folder of apps that were sent to it
 _GIT_SECONDS = 2.0
 _LONGEST_REASON = 500
@@ -132,9 +135,15 @@ def rows_of(about: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(label, str(value)) for label, value in rows.items() if value is not None]
 
 
-def remember_command(program: str, arguments: Sequence[str]) -> None:
-    """Let this process, and those that it starts, know what was typed."""
-    os.environ[COMMAND_VARIABLE] = f"{program} {shlex.join(arguments)}".strip()
+@contextmanager
+def typed(program: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Let this process, and those that it starts, know what was typed to run an app."""
+    if arguments and arguments[0] in _RUNNING:
+        os.environ[COMMAND_VARIABLE] = f"{program} {shlex.join(arguments)}"
+    try:
+        yield
+    finally:
+        os.environ.pop(COMMAND_VARIABLE, None)
 
 
 def describe() -> dict[str, object]:

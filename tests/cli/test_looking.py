@@ -16,7 +16,7 @@ from fed3r_app import cli
 from fed3r_app.cli.overview import GROUPS
 from fed3r_app.config import DEFAULTS
 from fed3r_app.runs.directory import RunDirectory
-from fed3r_app.runs.provenance import recorded_part, summary_block
+from fed3r_app.runs.provenance import read_parts, recorded_part, summary_block, typed
 
 
 @pytest.fixture(autouse=True)
@@ -183,9 +183,22 @@ def test_the_settings_of_a_run_and_what_made_it_are_shown(
     assert not [row for row in rows if row[0] in ("run-name", "resume", "alpha")]
 
 
-def test_the_command_that_was_typed_is_remembered(results: Path) -> None:
-    cli.main(["ls", str(results)])
-    assert os.environ["FED3R_COMMAND"] == f"fed3r ls {results}"
+def test_a_run_names_the_command_that_was_typed_and_no_later_one(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FED3R_CACHE_DIR", str(results / "cache"))
+    tiny = ["backbone=pixels", "image-size=8", "dataset=digits-small", "run-name=x"]
+    words = ["simulate", "--clients", "2", *tiny]
+    assert cli.main(words) == 0
+    (part,) = read_parts(RunDirectory(results / "x"))
+    assert part.about["command"] == f"fed3r {' '.join(words)}"
+    assert part.status == "complete"
+    assert "FED3R_COMMAND" not in os.environ
+
+
+def test_a_superlink_does_not_hand_its_own_command_on() -> None:
+    with typed("fed3r", ["superlink", "folder"]):
+        assert "FED3R_COMMAND" not in os.environ
 
 
 def test_the_picture_of_a_run_can_be_drawn_as_vectors(
