@@ -15,6 +15,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from PIL import Image
 
 from fed3r_app.cli import main
+from fed3r_app.deployment import follow
 from fed3r_app.deployment.certificates import make_certificates
 from fed3r_app.deployment.nodes import naming_absent, read_public_key
 from fed3r_app.deployment.processes import free_port
@@ -157,10 +158,10 @@ def test_settings_reach_the_run_whichever_way_they_are_given(
 ) -> None:
     seen: list[dict[str, Any]] = []
 
-    def run(_: SuperLink, app: Path, run_config: list[str], **__: Any) -> None:
+    def run_app(_: SuperLink, app: Path, run_config: list[str]) -> None:
         seen.extend(tomllib.loads(Path(path).read_text()) for path in run_config)
 
-    monkeypatch.setattr(SuperLink, "run", run)
+    monkeypatch.setattr(follow, "run_app", run_app)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.toml").write_text("seed = 7")
     words = ["method", "=", "fedncm", "--run-config", 'labels="a b" dataset=local']
