@@ -25,6 +25,7 @@ _FILES = {
     "/": "index.html",
     "/app.js": "app.js",
     "/charts.js": "charts.js",
+    "/elements.js": "elements.js",
     "/style.css": "style.css",
     "/icon.svg": "icon.svg",
 }

@@ -228,6 +228,28 @@ def test_large_folders_and_runs_open_in_two_seconds(
         assert view["clients"] == {"counted": 9000, "missing": MANY_CLIENTS - 9000}
 
 
+def test_runs_are_searched_sorted_and_compared(page: Page, tmp_path: Path) -> None:
+    for name in ("apple", "pear", "peach"):
+        write_run(tmp_path, name)
+    with served(tmp_path) as site:
+        page.goto(site.url)
+        page.wait_for_selector("text=3 runs")
+        page.click("th button:has-text('accuracy')")
+        shown = page.locator("td.accuracy").all_inner_texts()
+        assert shown == sorted(shown, reverse=True) and len(set(shown)) == 3
+        page.fill("input[type=search]", "PEA digits")
+        page.wait_for_selector("text=2 of 3 runs")
+        assert set(page.locator("td.name").all_inner_texts()) == {"pear", "peach"}
+        for box in page.locator("tbody input").all():
+            box.check()
+        page.click("text=Compare two")
+        page.wait_for_selector("h1:has-text('Two runs')")
+        rows = page.locator("tr:has-text('seed') td").all_inner_texts()
+        seeds = {str(sum(map(ord, name))) for name in ("pear", "peach")}
+        assert rows[0] == "seed" and set(rows[1:]) == seeds
+        assert page.locator("path.curve").count() == 2
+
+
 def test_names_are_shown_as_text(page: Page, site: Served) -> None:
     name = "<img src=x onerror=alert(1)>"
     run = write_run(site.folder, "markup")
