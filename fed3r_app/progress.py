@@ -89,7 +89,7 @@ class _Bars:
             self._shown = make_bars(console)
             self._shown.start()
         if what not in self._tasks:
-            self._tasks[what] = self._shown.add_task(what, note="")
+            self._tasks[what] = self._shown.add_task(what, total=total, note="")
         self._shown.update(self._tasks[what], completed=done, total=total)
         return True
 

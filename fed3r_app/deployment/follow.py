@@ -26,7 +26,7 @@ _STOPPED = "finished:stopped"
 _AGAIN_SECONDS = 1.0  # until the next attempt to reach the SuperLink
 # Of silence, before it is said who is missing. A ServerApp that waits speaks up every
 # minute: later it must have missed that.
-_SILENCE_SECONDS, _LATER_SECONDS = 15.0, 75.0
+_SILENCE_SECONDS, LATER_SECONDS = 15.0, 75.0
 _MOST_NAMED = 5
 
 
@@ -52,11 +52,15 @@ def run_app(superlink: SuperLink, app: Path, run_config: Sequence[str]) -> None:
 
 @dataclass(eq=False)
 class Follower:
-    """Shows the log of a run."""
+    """Shows the log of a run.
+
+    ``patience`` are the seconds of silence before it is said who is missing.
+    """
 
     superlink: SuperLink
     run: int
     relay: Relay = field(default_factory=Relay)
+    patience: float = _SILENCE_SECONDS
     _heard: SimpleQueue[str | _End] = field(default_factory=SimpleQueue)
     _after: float = 0.0  # up to when the log was read, by the SuperLink's clock
     _readers: int = 0  # started so far; all but the last one end
@@ -64,7 +68,6 @@ class Follower:
     _lost: float = 0.0  # since when there is no connection; 0 if there is one
     _loss: float = 0.0  # the one that was said
     _spoke: float = 0.0  # when something was said here
-    _patience: float = _SILENCE_SECONDS
 
     def follow(self, timeout: float = float("inf")) -> None:
         """Show the log to the end of the run; raise RunError unless it completed."""
@@ -123,10 +126,10 @@ class Follower:
             self._say("The SuperLink answers again.", INFO)
             self._loss, self._last = 0.0, time.time()
         is_new_loss = self._lost > self._loss
-        patience = _SILENCE_SECONDS if is_new_loss else self._patience
+        patience = _SILENCE_SECONDS if is_new_loss else self.patience
         if time.time() - max(self._last, self._spoke) < patience:
             return
-        self._loss, self._patience = self._lost, _LATER_SECONDS
+        self._loss, self.patience = self._lost, LATER_SECONDS
         self._say(self._who_is_missing())
         if not self._lost:  # a connection may be dead without a word
             self._start_reader()
@@ -158,9 +161,10 @@ class Follower:
                 f"No sign of {first_names(gone, _MOST_NAMED)}. {online} online. The "
                 f"ServerApp was last heard at {since}."
             )
+        there = f", {online} online" if nodes else ""  # none in a simulation
         return (
-            f"Nothing from the ServerApp since {since}. The SuperLink answers, "
-            f"{online} online. If it is gone, Flower notices in a minute."
+            f"Nothing from the ServerApp since {since}. The SuperLink answers{there}. "
+            "If the ServerApp is gone, Flower notices within a minute."
         )
 
     def _reason(self, end: _End) -> str:

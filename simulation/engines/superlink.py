@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fed3r_app.deployment.follow import Follower
+from fed3r_app.deployment.follow import LATER_SECONDS, Follower
 from fed3r_app.deployment.processes import (
     FlowerProcesses,
     Value,
@@ -41,7 +41,8 @@ class EphemeralSuperLink(FlowerProcesses):
         app, *options = arguments
         run = self.superlink.start(self.stage(Path(app)), [], *options)
         with _showing_in(output) as show:
-            follower = Follower(self.superlink, run, Relay(show))
+            # All are on this machine, and Ray takes its time to start.
+            follower = Follower(self.superlink, run, Relay(show), LATER_SECONDS)
             try:
                 follower.follow()
             except (KeyboardInterrupt, SystemExit):

@@ -65,11 +65,11 @@ def test_a_signal_ends_a_run_with_a_snapshot_and_it_is_resumed(
     )
     wait_for_clients(runs.root / "it" / "ledger.jsonl", 4)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=60)
     assert process.returncode != 0
     counted = len(Outcome(runs.root / "it").snapshot.contributions)
     assert 4 <= counted < 10
-    *_, last = out.splitlines()
+    *_, last = error.splitlines()
     assert f"the statistics of {counted} clients" in last
     assert 'run-name="it" resume=true' in last
     resumed = runs(10, run_name="it", resume=True)
