@@ -15,6 +15,7 @@ from fed3r_app.deployment.local import LocalDeployment
 from fed3r_app.deployment.nodes import list_nodes
 from fed3r_app.deployment.processes import Value, toml
 from fed3r_app.errors import RunError
+from fed3r_app.words import plural
 
 MOST_NODES = 10  # each of the digits is held by two nodes
 _CONNECT_SECONDS = 120.0  # passed only if something is wrong
@@ -94,7 +95,7 @@ def _connect(deployment: LocalDeployment, folder: Path, nodes: Sequence[str]) ->
             log = deployment.log_file(name)
             raise RunError(f"{name} did not connect: {_last_line(log)}")
         time.sleep(0.5)
-    print(f"{len(nodes)} nodes are connected.", flush=True)
+    print(f"{plural(len(nodes), 'node')} connected.", flush=True)
 
 
 def _last_line(log: Path) -> str:

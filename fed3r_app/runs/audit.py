@@ -175,7 +175,7 @@ def _check_summary(run: SavedRun) -> Iterator[Finding]:
     if (clients, images) == (len(snapshot.contributions), snapshot.statistics.n):
         yield Finding(True, "the summary is of these statistics")
     else:
-        other = f"{clients} clients, {images} images"
+        other = f"clients {clients}, images {images}"
         yield Finding(False, f"the summary is of other statistics: {other}")
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from fed3r_app.core.names import METHODS
-from fed3r_app.words import first_names
+from fed3r_app.words import first_names, plural
 
 Values = Mapping[str, object]
 HEADS_NOTE = "All are from the same statistics, and none was chosen by these numbers."
@@ -96,7 +96,8 @@ def _client_accuracy(summary: Values) -> str:
     missing = summary.get("not_evaluated")
     if not accuracy or not isinstance(missing, list) or not missing:
         return accuracy
-    return f"{accuracy} on {done:,.0f} of {done + len(missing):,.0f} clients"
+    asked = plural(int(done) + len(missing), "client")
+    return f"{accuracy} on {done:,.0f} of {asked}"
 
 
 def _unreadable(summary: Values) -> str:

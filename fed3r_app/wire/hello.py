@@ -26,6 +26,7 @@ from fed3r_app.wire.validation import (
     read_whole,
     shown,
 )
+from fed3r_app.words import plural
 
 if TYPE_CHECKING:
     from fed3r_app.core import FeatureMoments
@@ -125,7 +126,7 @@ def _check_samples(hello: Hello, samples: int) -> None:
     images = samples + hello.num_test_images
     if len(hello.class_names) > images:
         raise RecordError(
-            f"{LABELS} must be the classes of {images} images, got "
+            f"{LABELS} must be the classes of {plural(images, 'image')}, got "
             f"{len(hello.class_names)}."
         )
 

@@ -16,7 +16,7 @@ from fed3r_app.cli import main
 
 # The digits as features that cost nothing, also where photographs are installed.
 QUICK = ["--nodes", "2", "--run-config", 'backbone="pixels" image-size=8']
-CONNECTED = "2 nodes are connected"
+CONNECTED = "2 nodes connected"
 
 
 class Demo:
