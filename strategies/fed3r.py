@@ -38,6 +38,7 @@ from strategies.messaging import (
 from strategies.sample_counts import check_announced
 from strategies.sampling import CohortSampler
 from strategies.solver import HeadSolver
+from strategies.stopping import undisturbed
 
 STATISTICS = "train.statistics"
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
@@ -337,9 +338,10 @@ class Fed3R(Strategy):
                 reason = f"its statistics were refused: {refusals[client]}"
                 self._fail(client, reason, outcome=REFUSED, digest=entry.digest)
                 continue
-            self._record(entry, record, contribution)
-            self.accumulator.add(contribution, {client: entry.digest})
-            self.sampler.count(client)
+            with undisturbed():
+                self._record(entry, record, contribution)
+                self.accumulator.add(contribution, {client: entry.digest})
+                self.sampler.count(client)
 
     def _skip_repeated(self, client: str, digest: str) -> None:
         """Record another reply of a client that is in the sum: it is added once."""

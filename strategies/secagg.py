@@ -31,6 +31,7 @@ from strategies.fed3r import Fed3R
 from strategies.messaging import same_request
 from strategies.sample_counts import outnumbering
 from strategies.secagg_sampling import GroupSampler
+from strategies.stopping import undisturbed
 
 _MOST_OF_TWO = 10  # how many times the samples of the other group
 Members = Callable[[Group], Collection[int]]
@@ -257,12 +258,13 @@ class SecureAggregation(Fed3R):
         # No digest and no number of images: of a client only its group is known.
         what = f"group of {len(group.survivors)}"
         clients = [group.clients[i] for i in sorted(group.survivors)]
-        for client in clients:
-            self._record(LedgerEntry(client, ACCEPTED, what))
-        self.accumulator.add(stats, dict.fromkeys(clients, what), group.threshold)
-        self._num_groups += 1
-        for client in clients:
-            self.sampler.count(client)
+        with undisturbed():
+            for client in clients:
+                self._record(LedgerEntry(client, ACCEPTED, what))
+            self.accumulator.add(stats, dict.fromkeys(clients, what), group.threshold)
+            self._num_groups += 1
+            for client in clients:
+                self.sampler.count(client)
 
     @contextmanager
     def _dropped_if_refused(self, group: Group) -> Iterator[None]:

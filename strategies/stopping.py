@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from strategies.flower_internals import before_exit
 
 _ASKED = threading.Event()
+_IN_STEP = threading.Event()  # while something changes that has to stay whole
 _LONGEST_SECONDS = 60.0  # to save what a run has: gigabytes, at most
 
 
@@ -26,6 +27,17 @@ def check_stopped() -> None:
     """Raise Stopped if the run is asked to stop."""
     if _ASKED.is_set():
         raise Stopped
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Put a signal off to the end of this block: what it changes is whole then."""
+    _IN_STEP.set()
+    try:
+        yield
+    finally:
+        _IN_STEP.clear()
+    check_stopped()
 
 
 @contextmanager
@@ -57,11 +69,14 @@ def _signals() -> Iterator[None]:
     def stop(number: int, _: object) -> None:
         for each in numbers:  # a second one must not disturb the saving
             signal.signal(each, signal.SIG_IGN)
-        raise Stopped
+        _ASKED.set()
+        if not _IN_STEP.is_set():
+            raise Stopped
 
     earlier = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
     finally:
+        _ASKED.clear()
         for number, handler in earlier.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -1,5 +1,7 @@
 """Ctrl-C and SIGTERM in the middle of a run: what was counted is there to resume."""
 
+import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 from flwr.supercore.exit.exit_handler import trigger_exit_handlers
 
+from fed3r_app.core import RunningSum
 from fed3r_app.errors import RunStopped
 from tests.harness.pixels import EXACT, assert_close
 from tests.harness.runs import AppRuns, Outcome
@@ -76,6 +79,26 @@ def test_a_signal_ends_a_run_with_a_snapshot_and_it_is_resumed(
     asked = resumed.grid.asked["train.statistics"]
     assert asked == 10 - counted
     assert resumed.summary["clients_counted"] == 10
+    assert_close(resumed.weights, whole.weights)
+
+
+def test_a_signal_amid_a_sum_waits_until_it_is_whole(
+    runs: AppRuns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = runs(10, run_name="whole")
+    add, calls = RunningSum.add, itertools.count(1)
+
+    def interrupted(self: RunningSum, *arguments: Any) -> None:
+        if next(calls) == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        add(self, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(RunStopped, match="4 clients"):
+        patch.setattr(RunningSum, "add", interrupted)
+        runs(10, run_name="it")
+    assert len(Outcome(runs.root / "it").snapshot.contributions) == 4
+    resumed = runs(10, run_name="it", resume=True)
+    assert resumed.grid.asked["train.statistics"] == 6
     assert_close(resumed.weights, whole.weights)
 
 
