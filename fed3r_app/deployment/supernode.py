@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from fed3r_app.deployment.nodes import UNREGISTERED, KnownNode, find_node, public_key_of
+from fed3r_app.deployment.output import Relay
 from fed3r_app.deployment.process_group import ProcessGroup
 from fed3r_app.deployment.processes import ENVIRONMENT, Value
 from fed3r_app.deployment.programs import supernode_command
@@ -150,31 +150,12 @@ class SuperNode:
         group = ProcessGroup({**ENVIRONMENT, **os.environ, "PATH": path})
         try:
             process = group.start(command, subprocess.PIPE)
-            output = _Output(process)
+            relay = Relay(process, _REFUSAL)
             code = process.wait()
         finally:
             group.stop(_STOP_SECONDS)
-        output.join()
-        return code, output.was_refused
-
-
-class _Output(threading.Thread):
-    """Passes on what a SuperNode writes, and looks for Flower's refusal in it."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        super().__init__(daemon=True)
-        self.was_refused = False
-        self._process = process
-        self.start()
-
-    def run(self) -> None:
-        """Read to the end."""
-        assert self._process.stdout is not None
-        with self._process.stdout as lines:
-            for line in lines:
-                text = line.decode(errors="replace")
-                self.was_refused |= _REFUSAL in text
-                print(text, end="", flush=True)
+        relay.join()
+        return code, relay.has_found
 
 
 def _say(sentence: str) -> None:
