@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Mapping
+from functools import lru_cache
 from io import BytesIO
 
 import numpy as np
@@ -27,6 +28,7 @@ MOST_CLIENTS = 10**6
 MOST_CLASSES = 30_000  # ImageNet-21k has 21,841
 MOST_FEATURES, MOST_RANDOM_FEATURES = 10**6, 50_000
 LONGEST_NAME = 200
+_LONGEST_HEADER = 10_000  # of an array
 _SHOWN = 80
 # What moves the cursor, ends a line or turns the direction of what follows. Joiners are
 # no such thing: names of some languages need them.
@@ -112,20 +114,31 @@ def read_array(record: ArrayRecord, name: str) -> AnyArray:
 
 def _view(data: bytes) -> AnyArray:
     """Return the array in the bytes of NumPy's format, which must be all there."""
-    file = BytesIO(data)
-    version = npy_format.read_magic(file)
+    # After magic string and version come the length of the header, and the header.
+    length = {1: data[8:10], 2: data[8:12]}[data[6]]
+    start = 8 + len(length) + int.from_bytes(length, "little")
+    if start > _LONGEST_HEADER:
+        raise ValueError(f"a header of {start} bytes")
+    shape, is_fortran, dtype = _read_header(data[:start])
+    needed, there = math.prod(shape) * dtype.itemsize, len(data) - start
+    if needed != there:
+        raise ValueError(f"{there} bytes where {needed} are announced")
+    values = np.frombuffer(data, dtype, offset=start)
+    return values.reshape(shape, order="F" if is_fortran else "C")
+
+
+@lru_cache(maxsize=256)  # clients send the same few shapes, and NumPy reads slowly
+def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+    """Return shape, order and dtype of an array, given the bytes before its values."""
+    file = BytesIO(header)
     read_header = {
         (1, 0): npy_format.read_array_header_1_0,
         (2, 0): npy_format.read_array_header_2_0,
     }
-    shape, is_fortran, dtype = read_header[version](file)
+    shape, is_fortran, dtype = read_header[npy_format.read_magic(file)](file)
     if min(shape, default=0) < 0 or dtype.hasobject or not dtype.itemsize:
         raise ValueError(f"shape {shape} of {dtype}")
-    needed, there = math.prod(shape) * dtype.itemsize, len(data) - file.tell()
-    if needed != there:
-        raise ValueError(f"{there} bytes where {needed} are announced")
-    values = np.frombuffer(data, dtype, offset=file.tell())
-    return values.reshape(shape, order="F" if is_fortran else "C")
+    return shape, is_fortran, dtype
 
 
 def _is_control(character: str) -> bool:

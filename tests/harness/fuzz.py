@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +94,8 @@ def _change_array(record: ArrayRecord, rng: np.random.Generator) -> None:
         case 1:
             record[str(rng.choice([*record, "other"]))] = record[name]
         case 2 if array is not None:
-            record[name] = Array(array.astype(str(rng.choice(DTYPES))))
+            with suppress(OverflowError, ValueError):  # text that is no number
+                record[name] = Array(array.astype(str(rng.choice(DTYPES))))
         case 3 if array is not None:
             shapes = [array[None], array.reshape(-1)[:-1], array.T, np.zeros((0, 7))]
             record[name] = Array(np.ascontiguousarray(shapes[rng.integers(4)]))
