@@ -63,7 +63,7 @@ def statistics(message: Message, context: Context) -> Message:
     """
     tuned = unpack_arrays(_arrays(message))
     node = Node(context, _config(message), tuned)
-    feature_map = read_feature_map(_config(message))
+    feature_map = _feature_map(node, message)
     client = _statistics_client(node, feature_map)
     reply, data = bridge.fit(client, message, name_arrays), client.data
     rows = data.rows[data.unreadable.readable(data.rows)]
@@ -87,7 +87,7 @@ def evaluate(message: Message, context: Context) -> Message:
     config = _config(message)
     node = Node(context, config, _tuned(message))
     test = bool(config.get(ON_TEST_IMAGES, False))
-    client = _statistics_client(node, read_feature_map(config), test=test)
+    client = _statistics_client(node, _feature_map(node, message), test=test)
     return bridge.evaluate(client, message)
 
 
@@ -101,7 +101,7 @@ def temperature(message: Message, context: Context) -> Message:
     _check_open(NodeData(context))
     config = _config(message)
     node = Node(context, config, _tuned(message))
-    client = _statistics_client(node, read_feature_map(config))
+    client = _statistics_client(node, _feature_map(node, message))
     classifier = unpack_classifier(bridge.read_arrays(_arrays(message)))
     left_out = read_leave_one_out(config)
     fit = client.fit_of(classifier, read_temperatures(config), left_out)
@@ -154,7 +154,7 @@ def masked(message: Message, context: Context) -> Message:
     """Reply with the statistics under their masks, as secure aggregation has it."""
     node = Node(context, _config(message))
     client = make_secure_client(node, context)
-    make_vector = partial(integer_vector, node, read_feature_map(_config(message)))
+    make_vector = partial(integer_vector, node, _feature_map(node, message))
     return Message(client.masked(message.content, make_vector), reply_to=message)
 
 
@@ -173,6 +173,11 @@ def _check_in_the_clear(node: NodeData) -> None:
         raise ValueError(
             f"privacy = {SECAGG!r}: nothing of a single client travels in the clear."
         )
+
+
+def _feature_map(node: Node, message: Message) -> FeatureMap:
+    """Return the map of a request, of this node's features."""
+    return node.check_map(read_feature_map(_config(message)))
 
 
 def _statistics_client(

@@ -197,6 +197,19 @@ class Node(NodeData):
         spec = BackboneSpec(name, weights, size, recipe, intensity=config.intensity)
         return load_backbone(spec, self.dataset.feature_dim)
 
+    def check_map(self, feature_map: FeatureMap) -> FeatureMap:
+        """Return the map of a request, which must be of this node's features and run.
+
+        Sums are d x d, whatever little a request says of d.
+        """
+        d, rf_dim = self.backbone.dim, self.config.rf_dim
+        if feature_map.d != d or feature_map.rf_dim not in (0, rf_dim):
+            raise ValueError(
+                f"The feature map must lead from {d} features to 0 or rf-dim = "
+                f"{rf_dim} random ones, got {feature_map.d} and {feature_map.rf_dim}."
+            )
+        return feature_map
+
     def local_data(self, *, test: bool = False) -> LocalData:
         """Return the client's images as features: those to train on, or to test."""
         from clients.local_data import LocalData

@@ -42,6 +42,7 @@ class TrainingNode:
         self._state = context.state
         self._content = content
         self._request = TrainRequest.read(config)
+        self._node.check_map(self._request.feature_map)
         self._model = self._prepare_model()
         self._control = self._prepare_control()
         self.client = self._make_client()
