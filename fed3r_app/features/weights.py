@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,15 @@ def existing_file(weights: str, words: str) -> Path:
             f"relative path starts from {Path.cwd()}."
         )
     return path.resolve()
+
+
+def warn_untrained(name: str) -> None:
+    """Log that a network without training is of no use."""
+    logging.getLogger(__name__).warning(
+        'weights = "random" is for tests: the features of an untrained %s are close to '
+        "useless.",
+        name,
+    )
 
 
 def file_digest(path: Path) -> str:

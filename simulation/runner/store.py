@@ -113,13 +113,14 @@ def _decisive(run: ExperimentRun) -> list[tuple[str, object]]:
 
 
 def _weights_digests(weights: str) -> list[str]:
-    """Return the digest of the file that weights name; none if they name no file."""
+    """Return the digests of the files that weights name; none if they name no file."""
     if weights in WEIGHTS:
         return []
     path = Path(weights).expanduser().absolute()
     try:
-        found = path.stat()
-        return [_file_digest(path, found.st_mtime_ns, found.st_size)]
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        found = [(file, file.stat()) for file in files if not file.is_dir()]
+        return [_file_digest(f, s.st_mtime_ns, s.st_size) for f, s in found]
     except OSError:  # the run that reads it says so
         return []
 

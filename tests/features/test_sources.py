@@ -204,11 +204,10 @@ def test_code_in_a_folder_is_never_run(saved: Save, tmp_path: Path) -> None:
         ("timm:resnet5", "auto", "must name a model of timm .* mean 'timm:resnet5"),
         ("timm:test_vit", "no/file", r"or an existing file, got 'no/file'"),
         ("timm:test_vit", "auto", r"download model\.safetensors of timm/test_vit.*, got"
-         r".* copy them here .* set weights to that file"),
+         r".* copy model\.safetensors here .* set weights to that file"),
         ("hf:facebook/dinov2-small", "auto", r"must be able to download config\.json, "
-         r".* set weights to the folder with config\.json, preprocessor_config\.json "
-         r"and model\.safetensors"),
-        ("hf:facebook/dinov2-small", "no/folder", "or the folder with .*'no/folder'"),
+         r".* and model\.safetensors of facebook/dino.* weights to their folder"),
+        ("hf:facebook/dinov2-small", "no/folder", "or a folder with .*'no/folder'"),
         ("hf:../elsewhere", "auto", "must be hf:OWNER/NAME"),
         ("hf:/elsewhere", "auto", "must be hf:OWNER/NAME"),
         ("python:own_network", "auto", "must be python:MODULE:FUNCTION"),

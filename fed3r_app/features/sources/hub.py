@@ -12,21 +12,23 @@ from pathlib import Path
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 
 
-def download(backbone: str, repository: str, names: Sequence[str], copy: str) -> Path:
-    """Return a folder with the files of these names that a repository has.
+def download(
+    backbone: str, repository: str, patterns: Sequence[str], needed: str, copy: str
+) -> Path:
+    """Return a folder with the files of a repository whose names fit the patterns.
 
-    ``copy`` is what `weights` may be instead, for the error.
+    ``needed`` says which these are, and ``copy`` what `weights` may be instead.
     """
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(repository, allow_patterns=list(names)))
+        return Path(snapshot_download(repository, allow_patterns=list(patterns)))
     except Exception as error:  # of httpx, of the Hub's own kinds, of the system
-        reason = str(error).split("\n")[0]
+        reason = str(error).split("\n")[0].removeprefix("Got: ").rstrip(".")
         raise OSError(
-            f"backbone = {backbone!r} must be able to download {', '.join(names)} of "
-            f"{repository} from the Hugging Face Hub, got: {reason} Without a network, "
-            f"copy them here from a machine that has one, and set weights to {copy}."
+            f"backbone = {backbone!r} must be able to download {needed} of {repository}"
+            f" from the Hugging Face Hub, got: {reason}. Without a network, copy "
+            f"{needed} here from a machine that has one, and set weights to {copy}."
         ) from error
 
 

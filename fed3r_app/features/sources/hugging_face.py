@@ -71,14 +71,14 @@ def load(spec: BackboneSpec, name: str) -> Network:
 
 def _folder(spec: BackboneSpec, name: str) -> Path:
     """Return the folder with the files of a model."""
-    copy = f"the folder with {_CONFIGS[0]}, {_CONFIGS[1]} and {WEIGHT_FILES[0]}"
+    needed = f"{_CONFIGS[0]}, {_CONFIGS[1]} and {WEIGHT_FILES[0]}"
     if spec.weights == "auto":
         if not _REPOSITORY.fullmatch(name):
             raise ValueError(
                 f"backbone must be hf:OWNER/NAME, got {spec.name!r}. A folder is named "
                 "by weights."
             )
-        get = partial(download, spec.name, name, copy=copy)
+        get = partial(download, spec.name, name, needed=needed, copy="their folder")
         folder = get([*_CONFIGS, WEIGHT_FILES[0], *_SHARDS])
         if not any(folder.glob("*.safetensors")):
             folder = get([*_CONFIGS, WEIGHT_FILES[1]])
@@ -86,8 +86,8 @@ def _folder(spec: BackboneSpec, name: str) -> Path:
     folder = Path(spec.weights).expanduser()
     if not (folder / _CONFIGS[0]).is_file():
         raise FileNotFoundError(
-            f'weights must be "auto" or {copy} when backbone = {spec.name!r}, got '
-            f"{spec.weights!r}."
+            f'weights must be "auto" or a folder with {needed} when backbone = '
+            f"{spec.name!r}, got {spec.weights!r}."
         )
     return folder.resolve()
 

@@ -29,6 +29,7 @@ from fed3r_app.features.weights import (
     file_digest,
     read_state,
     text_digest,
+    warn_untrained,
 )
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ def load(spec: BackboneSpec, name: str) -> Network:
     """
     model, path = _registered(spec.name, name), None
     if spec.weights == "random":
+        warn_untrained(name)
         digest = text_digest(f"random {RANDOM_SEED} {name} {_versions()}")
     else:
         path = _weights_path(spec.weights, model)
@@ -114,7 +116,8 @@ def _weights_path(weights: str, model: _Model) -> Path:
                 f"backbone = {model.backbone!r} has no weights of its own in timm: set "
                 "weights to a file or a folder with them."
             )
-        folder = download(model.backbone, repository, WEIGHT_FILES[:1], "that file")
+        name = WEIGHT_FILES[0]
+        folder = download(model.backbone, repository, [name], name, "that file")
         return weight_files(folder)[0]
     folder = Path(weights).expanduser()
     if folder.is_dir():

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import io
-import logging
 from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, cast
@@ -28,6 +27,7 @@ from fed3r_app.features.weights import (
     load_state,
     read_state,
     text_digest,
+    warn_untrained,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,6 @@ _KNOWN = {PACKAGED: (1280, (0.0, 6.0))}
 _DEFAULT_SIZE = 224
 # Heads that only training uses (googlenet, inception_v3).
 _AUXILIARY = ("aux1", "aux2", "AuxLogits")
-_LOG = logging.getLogger(__name__)
 
 
 def load(spec: BackboneSpec, name: str) -> Network:
@@ -97,11 +96,7 @@ def _weights_at_hand(name: str, weights: str) -> tuple[str, Build]:
             )
         return PACKAGED_DIGEST, _build_packaged
     if weights == "random":
-        _LOG.warning(
-            'weights = "random" is for tests: the features of an untrained %s '
-            "are close to useless.",
-            name,
-        )
+        warn_untrained(name)
         return _random_digest(name), partial(_build_random, name)
     path = existing_file(weights, '"auto", "packaged", "torchvision", "random"')
     return file_digest(path), partial(_build_file, name, path)
