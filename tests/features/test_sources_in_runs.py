@@ -92,6 +92,18 @@ def test_joined_backbones_are_learnt_from_and_predict(
     assert ": left (" in capsys.readouterr().out
 
 
+def test_a_run_that_said_packaged_is_resumed_by_the_default(run: AppRuns) -> None:
+    settings: dict[str, Any] = {"backbone": "mobilenet_v2", "image_size": 32}
+    before = run(2, weights="packaged", **settings).model
+    outcome = run(2, resume=True, method="fedncm", **settings)
+    assert "train.statistics" not in outcome.grid.asked
+    assert outcome.model.backbone.fingerprint() == before.backbone.fingerprint()
+    assert (before.backbone.weights, outcome.model.backbone.weights) == (
+        "packaged",
+        "auto",
+    )
+
+
 def test_the_documents_own_network_runs(
     run: AppRuns, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
