@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from clients.own_choice import own_choice
 from fed3r_app.config import Config, without_later_keys
+from fed3r_app.console.progress import Progress
 from fed3r_app.data import (
     LOCAL,
     DataSet,
@@ -33,9 +34,8 @@ from fed3r_app.data.seen_images import remove_gone
 from fed3r_app.data.unreadable import UnreadableImages
 from fed3r_app.errors import is_transient, permanent
 from fed3r_app.files.row_cache import cache_dir
-from fed3r_app.progress import Progress
-from fed3r_app.versions import CODE_VERSION, installed_version
 from fed3r_app.wire.hello import Hello, read_labels, read_reading
+from fed3r_app.wire.versions import CODE_VERSION, installed_version
 
 if TYPE_CHECKING:
     from torch import Tensor

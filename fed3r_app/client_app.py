@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from clients import bridge
 from clients.node import NodeData, client_name
-from fed3r_app import logs
+from fed3r_app.console import logs
 from fed3r_app.data import LOCAL
 from fed3r_app.files import private_files
 from fed3r_app.wire.hello import pack_hello

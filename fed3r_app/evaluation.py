@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from fed3r_app.config import Config
+from fed3r_app.console.progress import Progress
 from fed3r_app.core import (
     Classifier,
     FeatureMap,
@@ -33,7 +34,6 @@ from fed3r_app.data.unreadable import UnreadableImages
 from fed3r_app.features.backbone import Backbone
 from fed3r_app.features.extraction import cached_features
 from fed3r_app.files.row_cache import cache_dir
-from fed3r_app.progress import Progress
 
 _CHUNK = 4096
 # Up to so many features, solving each head takes a second or so.

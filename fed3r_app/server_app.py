@@ -12,8 +12,8 @@ from flwr.app import Context
 from flwr.common.logger import log
 from flwr.serverapp import Grid, ServerApp
 
-from fed3r_app import logs
 from fed3r_app.config import Config, retired_keys
+from fed3r_app.console import logs
 from fed3r_app.errors import RunError, RunStopped
 from fed3r_app.server.run import run
 from strategies.stopping import Stopped, stoppable

@@ -7,10 +7,10 @@ import signal
 import sys
 from pathlib import Path
 
+from fed3r_app.console.progress import shown
 from fed3r_app.deployment.process_group import orderly_exit
 from fed3r_app.deployment.processes import app_settings, write_run_config
 from fed3r_app.errors import SettingsError, before_start
-from fed3r_app.progress import shown
 from fed3r_app.runs.provenance import typed
 from fed3r_app.server.preflight import given_settings
 from simulation.commands import add_bench, add_experiments

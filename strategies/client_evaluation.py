@@ -10,8 +10,8 @@ from flwr.app import Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fed3r_app.console.progress import Progress
 from fed3r_app.core import Metrics
-from fed3r_app.progress import Progress
 from fed3r_app.wire import (
     ON_TEST_IMAGES,
     RecordError,

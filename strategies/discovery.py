@@ -16,12 +16,12 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fed3r_app.console.progress import Progress
 from fed3r_app.core import FeatureMoments
 from fed3r_app.errors import RunError
-from fed3r_app.progress import Progress
-from fed3r_app.versions import CODE_VERSION, agree
 from fed3r_app.wire import Hello, ParityCheck, RecordError, count_bytes, read_hello
 from fed3r_app.wire.validation import shown
+from fed3r_app.wire.versions import CODE_VERSION, agree
 from fed3r_app.words import first_names
 from strategies.identity import NodeNames
 from strategies.messaging import (

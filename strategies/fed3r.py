@@ -12,8 +12,8 @@ from flwr.common.logger import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
+from fed3r_app.console.progress import Progress
 from fed3r_app.core import Classifier, Contribution
-from fed3r_app.progress import Progress
 from fed3r_app.runs.ledger import ACCEPTED, FAILED, REFUSED, REPEATED, LedgerEntry
 from fed3r_app.wire import (
     ParityCheck,

@@ -13,6 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
+from fed3r_app.console.progress import Progress
 from fed3r_app.core import RidgeStatistics, check_contribution
 from fed3r_app.privacy.release import round_counts
 from fed3r_app.privacy.secagg import (
@@ -23,7 +24,6 @@ from fed3r_app.privacy.secagg import (
     group_threshold,
 )
 from fed3r_app.privacy.secagg.fixed_point import vector_length
-from fed3r_app.progress import Progress
 from fed3r_app.runs.ledger import ACCEPTED, LedgerEntry
 from fed3r_app.wire import count_bytes
 from fed3r_app.wire import secagg as records

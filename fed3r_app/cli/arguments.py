@@ -164,7 +164,7 @@ def print_summary(run: RunDirectory, *, optional: bool = False) -> None:
 @contextmanager
 def shown_run(options: argparse.Namespace) -> Iterator[None]:
     """Show what a run logs; an error that may be resumed says by which command."""
-    from fed3r_app.progress import shown
+    from fed3r_app.console.progress import shown
 
     try:
         with shown(verbose=options.verbose):

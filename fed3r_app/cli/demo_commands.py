@@ -40,10 +40,10 @@ def demo(options: argparse.Namespace) -> int:
     scikit-learn's digits. All processes are stopped at the end, and on Ctrl-C. The
     results are in $FED3R_OUTPUT_DIR, else results/.
     """
+    from fed3r_app.console.progress import shown
     from fed3r_app.deployment.demo import run_demo
     from fed3r_app.deployment.process_group import orderly_exit
     from fed3r_app.deployment.processes import toml
-    from fed3r_app.progress import shown
 
     settings = args.run_settings(options, dataset=LOCAL)
     results = output_directory().resolve()

@@ -199,8 +199,8 @@ def _start(
         "wait-for": 0,  # clients that are connected; the others are in the snapshot
         **settings,
     }
+    from fed3r_app.console.progress import shown
     from fed3r_app.deployment.follow import run_app
-    from fed3r_app.progress import shown
 
     superlink = args.connection(options)
     with (

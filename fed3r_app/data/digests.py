@@ -34,7 +34,7 @@ def image_digests(
 
 def _progress() -> Callable[[int, int], None]:
     # Imported here: it logs with Flower, which `fed3r predict` does without.
-    from fed3r_app.progress import Progress
+    from fed3r_app.console.progress import Progress
 
     return Progress("images looked at")
 

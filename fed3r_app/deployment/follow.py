@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from fed3r_app import logs
+from fed3r_app.console import logs
 from fed3r_app.deployment.nodes import OFFLINE, list_nodes
 from fed3r_app.deployment.relay import Relay
 from fed3r_app.deployment.superlink import COMPLETED, SuperLink

@@ -12,7 +12,7 @@ import subprocess
 import threading
 import time
 
-from fed3r_app.logs import Line
+from fed3r_app.console.logs import Line
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _FLOWERS = re.compile(r"(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL) *: *(.*)")

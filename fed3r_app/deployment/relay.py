@@ -11,8 +11,8 @@ import re
 import time
 from collections.abc import Callable
 
-from fed3r_app.logs import Line
-from fed3r_app.progress import show_line
+from fed3r_app.console.logs import Line
+from fed3r_app.console.progress import show_line
 from fed3r_app.words import RESULTS
 
 Show = Callable[[Line], None]

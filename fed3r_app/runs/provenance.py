@@ -27,7 +27,7 @@ from fed3r_app.files import append_line, read_lines
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.formats import header, split_header
 from fed3r_app.runs.report import format_bytes
-from fed3r_app.versions import CODE_VERSION
+from fed3r_app.wire.versions import CODE_VERSION
 
 COMPLETE, FAILED, INTERRUPTED = "complete", "failed", "interrupted"
 # What `fed3r` was called with, for the processes that it starts.

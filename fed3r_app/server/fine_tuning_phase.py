@@ -13,11 +13,11 @@ from flwr.common.logger import log
 from torch import Tensor
 
 from fed3r_app.config.versions import LR_V0_1
+from fed3r_app.console.progress import Progress
 from fed3r_app.core import METRICS, Classifier, Metrics
 from fed3r_app.data import dataset_traits
 from fed3r_app.features.extraction import extract_features
 from fed3r_app.features.weights import digest_arrays
-from fed3r_app.progress import Progress
 from fed3r_app.runs.model_file import SavedModel
 from fed3r_app.runs.snapshots import (
     Checkpoint,

@@ -34,7 +34,7 @@ from fed3r_app.server.fine_tuning_phase import FineTuningPhase
 from fed3r_app.server.forget_replace import forget_or_replace
 from fed3r_app.server.initial_classifier import initial_classifier
 from fed3r_app.server.statistics_phase import Solution, StatisticsPhase, absent_classes
-from fed3r_app.versions import CODE_VERSION
+from fed3r_app.wire.versions import CODE_VERSION
 from fed3r_app.words import plural, run_again
 from strategies import Traffic
 from strategies.stopping import Stopped

@@ -12,7 +12,7 @@ C_k) and then, by form:
     ==========  ==================================================================
 
 Nothing that arrives is trusted: ``unpack_contribution`` checks every array against
-the header before it believes any.
+the header before it believes any. ``versions`` says which code is at either end.
 """
 
 from functools import partial

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from fed3r_app.console.progress import show_line
 from fed3r_app.deployment.follow import LATER_SECONDS, Follower
 from fed3r_app.deployment.processes import (
     FlowerProcesses,
@@ -23,7 +24,6 @@ from fed3r_app.deployment.processes import (
 )
 from fed3r_app.deployment.relay import Relay, Show
 from fed3r_app.errors import RunError, RunStopped
-from fed3r_app.progress import show_line
 
 _SAVE_SECONDS = 60.0  # for gigabytes, at most
 

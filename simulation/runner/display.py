@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import TaskID
 
-from fed3r_app.progress import make_bars
+from fed3r_app.console.progress import make_bars
 from fed3r_app.runs.report import format_percent, format_seconds, number_of
 from simulation.runner.run_grid import ExperimentRun
 from simulation.runner.store import Store

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
+from fed3r_app.console.logs import Line
 from fed3r_app.deployment import follow
 from fed3r_app.deployment.local import SUPERLINK
 from fed3r_app.deployment.relay import Relay
-from fed3r_app.logs import Line
 from tests.harness.deployment import PROJECT, SERVER_APP
 
 _FLOWERS = "\x1b[92mINFO \x1b[0m:      Starting\n"

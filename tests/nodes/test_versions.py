@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, RecordDict
 
 from fed3r_app.errors import RunError
-from fed3r_app.versions import CODE_VERSION, agree, installed_version
+from fed3r_app.wire.versions import CODE_VERSION, agree, installed_version
 from tests.harness.nodes import ALL, Federation
 from tests.harness.runs import Outcome
 

@@ -24,7 +24,7 @@ _PROGRAM = """
 import sys, time
 from fed3r_app.client_app import app as client_app
 from fed3r_app.config import DEFAULTS
-from fed3r_app.progress import shown
+from fed3r_app.console.progress import shown
 from fed3r_app.server_app import app as server_app
 from simulation.engines.inline import run_inline
 

@@ -10,10 +10,10 @@ import pytest
 from flwr.common.logger import log
 from rich.console import Console
 
-from fed3r_app import logs, progress
+from fed3r_app.console import logs, progress
+from fed3r_app.console.logs import Line
+from fed3r_app.console.progress import Progress
 from fed3r_app.errors import RunError
-from fed3r_app.logs import Line
-from fed3r_app.progress import Progress
 from fed3r_app.words import first_names, plural
 
 
@@ -118,7 +118,7 @@ def test_an_error_of_ours_has_no_traceback_below_its_sentence(
 def test_what_flower_starts_logs_with_times_and_without_colours() -> None:
     program = (
         "import logging; from flwr.common.logger import log; "
-        "from fed3r_app import logs; logs.configure(); logs.configure(); "
+        "from fed3r_app.console import logs; logs.configure(); logs.configure(); "
         "log(logging.INFO, 'once'); logging.getLogger('fed3r_app.x').info('too')"
     )
     done = subprocess.run(

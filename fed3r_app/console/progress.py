@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
-from fed3r_app import logs
+from fed3r_app.console import logs
 from fed3r_app.words import roughly
 
 if TYPE_CHECKING:
