@@ -13,6 +13,7 @@ from fed3r_app.privacy.release import CentralNoise, DistributedNoise
 from fed3r_app.privacy.secagg import FixedPointEncoding
 from fed3r_app.wire import unpack_contribution
 from strategies.feature_scale import FeatureScale
+from strategies.stopping import undisturbed
 
 
 class Accumulator:
@@ -120,9 +121,10 @@ class Accumulator:
     def _changing(self) -> Iterator[None]:
         """Change the sum, and who is in it, as a whole or not at all.
 
-        A signal may end the process between any two steps. What is left half-done then
-        must not be saved: the last snapshot is whole.
+        A signal waits for its end. What is left half-done by anything else must not be
+        saved: the last snapshot is whole.
         """
-        self._is_changing = True
-        yield
-        self._is_changing = False
+        with undisturbed():
+            self._is_changing = True
+            yield
+            self._is_changing = False

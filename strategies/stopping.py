@@ -24,14 +24,18 @@ class Stopped(BaseException):
 
 
 def check_stopped() -> None:
-    """Raise Stopped if the run is asked to stop."""
+    """Raise Stopped if the run is asked to stop: once, it saves on its way out."""
     if _ASKED.is_set():
+        _ASKED.clear()
         raise Stopped
 
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
     """Put a signal off to the end of this block: what it changes is whole then."""
+    if _IN_STEP.is_set():  # the block around this one sees to it
+        yield
+        return
     _IN_STEP.set()
     try:
         yield
@@ -71,7 +75,7 @@ def _signals() -> Iterator[None]:
             signal.signal(each, signal.SIG_IGN)
         _ASKED.set()
         if not _IN_STEP.is_set():
-            raise Stopped
+            check_stopped()
 
     earlier = {number: signal.signal(number, stop) for number in numbers}
     try:

@@ -82,20 +82,21 @@ def test_a_signal_ends_a_run_with_a_snapshot_and_it_is_resumed(
     assert_close(resumed.weights, whole.weights)
 
 
+@pytest.mark.parametrize("step", ["add", "value"])
 def test_a_signal_amid_a_sum_waits_until_it_is_whole(
-    runs: AppRuns, monkeypatch: pytest.MonkeyPatch
+    runs: AppRuns, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     whole = runs(10, run_name="whole")
-    add, calls = RunningSum.add, itertools.count(1)
+    method, calls = getattr(RunningSum, step), itertools.count(1)
 
-    def interrupted(self: RunningSum, *arguments: Any) -> None:
+    def interrupted(self: RunningSum, *arguments: Any) -> Any:
         if next(calls) == 4:
             os.kill(os.getpid(), signal.SIGINT)
-        add(self, *arguments)
+        return method(self, *arguments)
 
     with monkeypatch.context() as patch, pytest.raises(RunStopped, match="4 clients"):
-        patch.setattr(RunningSum, "add", interrupted)
-        runs(10, run_name="it")
+        patch.setattr(RunningSum, step, interrupted)
+        runs(10, run_name="it", clients_per_round=1)
     assert len(Outcome(runs.root / "it").snapshot.contributions) == 4
     resumed = runs(10, run_name="it", resume=True)
     assert resumed.grid.asked["train.statistics"] == 6
