@@ -79,7 +79,7 @@ def _since(node: Any) -> datetime | None:
 
 @contextmanager
 def naming_absent(superlink: SuperLink) -> Iterator[None]:
-    """Let the error of a run that fails meanwhile name the nodes that are not online.
+    """Let the error of a run that lacks clients name the nodes that are not online.
 
     Those that are registered by name: its ServerApp knows only who is connected.
     """
@@ -88,6 +88,8 @@ def naming_absent(superlink: SuperLink) -> Iterator[None]:
     except RunStopped:
         raise
     except RunError as error:
+        if "client" not in str(error):
+            raise
         try:
             nodes = sorted(list_nodes(superlink), key=lambda node: node.name)
         except OSError:
@@ -143,6 +145,7 @@ def register_node(superlink: SuperLink, public_key: Path, name: str) -> bool:
 
 def read_public_key(path: Path) -> bytes:
     """Return the public key in a file of OpenSSH's as PEM, as Flower keeps it."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
@@ -153,7 +156,7 @@ def read_public_key(path: Path) -> bytes:
     try:
         key: Any = load_ssh_public_key(path.read_bytes())
         return public_key_to_bytes(key)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise ValueError(
             f"{path} must be a node's public key, as ssh-keygen -t ecdsa -b 384 writes "
             f"to a file ending in .pub, got: {error}."
@@ -162,6 +165,7 @@ def read_public_key(path: Path) -> bytes:
 
 def public_key_of(private_key: Path) -> bytes:
     """Return the public half of the private key in a file of OpenSSH's, as PEM."""
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
@@ -172,7 +176,7 @@ def public_key_of(private_key: Path) -> bytes:
     try:
         key: Any = load_ssh_private_key(private_key.read_bytes(), None)
         return public_key_to_bytes(key.public_key())
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise ValueError(
             "--key must be a private key without a passphrase, as ssh-keygen -t ecdsa "
             f'-b 384 -N "" writes it, got {private_key}: {error}.'

@@ -126,4 +126,4 @@ def test_a_run_that_cannot_write_its_results_says_so_and_fails(
     assert (
         f"output-dir must be a folder that can be written to, got {tmp_path}" in output
     )
-    assert "did not complete: finished:failed" in output.splitlines()[-1]
+    assert output.splitlines()[-1].startswith("fed3r: output-dir must be a folder")

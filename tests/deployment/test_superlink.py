@@ -340,17 +340,17 @@ def test_a_run_that_fails_names_the_nodes_that_are_not_online(
     serve: Any, known: Any
 ) -> None:
     known(a=("here", "online"), b=("away", "offline"), c=("", "offline"))
-    sentence = r"^Not online: away \(offline\)\. Only 1 of 2\.$"
+    sentence = r"^Not online: away \(offline\)\. Only 1 of 2 clients\.$"
     with (
         pytest.raises(RunError, match=sentence),
         naming_absent(SuperLink(serve(Control))),
     ):
-        raise RunError("Only 1 of 2.")
+        raise RunError("Only 1 of 2 clients.")
     with (
-        pytest.raises(RunError, match=r"^Only 1 of 2\.$"),
+        pytest.raises(RunError, match=r"^Only 1 of 2 clients\.$"),
         naming_absent(SuperLink(f"127.0.0.1:{free_port()}")),
     ):
-        raise RunError("Only 1 of 2.")
+        raise RunError("Only 1 of 2 clients.")
 
 
 def test_a_check_prints_what_a_node_has_and_sends_nothing(
