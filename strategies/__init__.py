@@ -6,7 +6,7 @@ what is written to disk ``runs``'s. May ask everything below ``fed3r_app.server`
 
 from strategies.accumulator import Accumulator
 from strategies.client_evaluation import ClientEvaluation, evaluate_on_clients
-from strategies.discovery import ClientDiscovery, ClientRegistry, natural_key
+from strategies.discovery import ClientDiscovery
 from strategies.fed3r import Fed3R, FedNCM, Journal
 from strategies.identity import NodeNames
 from strategies.messaging import (
@@ -22,6 +22,7 @@ from strategies.optimizers import (
     optimizer_state,
     restore_optimizer,
 )
+from strategies.registry import ClientRegistry, natural_key
 from strategies.sampling import CohortSampler
 from strategies.scaffold import Scaffold
 from strategies.secagg import SecureAggregation

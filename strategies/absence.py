@@ -9,7 +9,7 @@ from logging import INFO
 from flwr.common.logger import log
 from flwr.serverapp import Grid
 
-from strategies.discovery import ClientRegistry
+from strategies.registry import ClientRegistry
 
 # A node may be listed although Flower refuses its messages: not asked again at once.
 _LONGEST_PAUSE, _PAUSE_SHARE = 5.0, 0.05

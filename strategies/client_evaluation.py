@@ -19,7 +19,6 @@ from fed3r_app.wire import (
     read_evaluation,
 )
 from strategies.absence import Absence
-from strategies.discovery import ClientRegistry
 from strategies.messaging import (
     Traffic,
     is_permanent,
@@ -27,6 +26,7 @@ from strategies.messaging import (
     printable,
     same_request,
 )
+from strategies.registry import ClientRegistry
 
 EVALUATION = "evaluate.statistics"
 # An accuracy is not worth waiting for as long as a client's statistics are: so long

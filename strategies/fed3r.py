@@ -27,7 +27,6 @@ from fed3r_app.wire import (
 from fed3r_app.words import plural
 from strategies.absence import Absence
 from strategies.accumulator import Accumulator
-from strategies.discovery import ClientRegistry
 from strategies.messaging import (
     Traffic,
     is_permanent,
@@ -35,6 +34,7 @@ from strategies.messaging import (
     printable,
     same_request,
 )
+from strategies.registry import ClientRegistry
 from strategies.sample_counts import check_announced
 from strategies.sampling import CohortSampler
 from strategies.solver import HeadSolver

@@ -25,8 +25,8 @@ from fed3r_app.core import Metrics
 from fed3r_app.errors import RunError
 from fed3r_app.wire import FIXED, RUNNING, ParityCheck, RecordError, count_bytes
 from fed3r_app.words import plural
-from strategies.discovery import ClientRegistry
 from strategies.messaging import Traffic, printable
+from strategies.registry import ClientRegistry
 from strategies.reply_checks import (
     LOSS,
     METRICS,
