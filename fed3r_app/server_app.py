@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from logging import ERROR, WARNING
-from typing import Any
 
 from flwr.app import Context
 from flwr.common.logger import log
@@ -26,7 +22,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run Fed3R; an error ends the run with a message on one line."""
     logs.configure()
     try:
-        with stoppable(), _warnings_in_the_log():
+        with stoppable(), logs.warnings_in_the_log():
             for key, reason in retired_keys(context.run_config).items():
                 log(WARNING, "%s is ignored: %s.", key, reason)
             run(grid, Config.from_run_config(context.run_config))
@@ -44,20 +40,3 @@ def _said(error: RunError) -> RunError:
     if not logs.is_shown():
         log(ERROR, "%s", error)
     return error
-
-
-@contextmanager
-def _warnings_in_the_log() -> Iterator[None]:
-    """Log warnings of the mathematics as one line each, without their source line."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", UserWarning)
-        show = warnings.showwarning
-
-        def log_ours(message: Warning | str, kind: type[Warning], *where: Any) -> None:
-            if kind is UserWarning:
-                log(WARNING, "%s", message)
-            else:
-                show(message, kind, *where)
-
-        warnings.showwarning = log_ours  # type: ignore[assignment]
-        yield

@@ -16,8 +16,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fed3r_app.errors import RunError, before_start
 from fed3r_app.runs.directory import RunDirectory
@@ -129,6 +130,15 @@ class Parser(argparse.ArgumentParser):
             options.given, others = [*options.given, *others], []
         return options, others
 
+    def error(self, message: str) -> NoReturn:
+        """Exit with a message; of many choices, the one that was meant is enough."""
+        wrong = re.fullmatch(r"(.*: '(.+)') \(choose from (.+)\)", message)
+        if wrong:
+            names = re.findall(r"[\w-]+", wrong[3])
+            if near := get_close_matches(wrong[2], names, n=1):
+                message = f"{wrong[1]}. Did you mean {near[0]!r}?"
+        super().error(message)
+
 
 def run_settings(
     options: argparse.Namespace, **fixed: str
@@ -150,6 +160,9 @@ def run_settings(
     return {key: value for key, value in settings.items() if key not in RETIRED}
 
 
+RUN = argument(
+    "run", "folder of a run, or its name in the folder of runs", metavar="RUN"
+)
 VERBOSE = argument("--verbose", "also show what Flower logs", action="store_true")
 APP = path("--app", "APP", "folder of the app (default: here, else as installed)")
 

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from fed3r_app.cli import arguments as args
+from fed3r_app.errors import SettingsError
 
 commands = args.Group()
 _LOCAL = "127.0.0.1"
@@ -171,7 +172,7 @@ def run(options: argparse.Namespace) -> int:
     superlink = args.connection(options)
     settings = args.run_settings(options)
     if options.follow is not None and settings:
-        raise ValueError(
+        raise SettingsError(
             f"--follow must go without settings, got {next(iter(settings))}: the run "
             "has its own."
         )

@@ -90,7 +90,12 @@ def show(options: argparse.Namespace) -> int:
     Of several runs, print the settings in which they differ, then what each came to.
     """
     if not options.runs:
-        options.runs = [str(output_directory() / LATEST)]
+        latest = output_directory() / LATEST
+        if not latest.exists():
+            raise FileNotFoundError(
+                f"No runs in {latest.parent}. `fed3r simulate` makes one."
+            )
+        options.runs = [str(latest)]
     if len(options.runs) > 1:
         if options.picture:
             raise ValueError("--picture must be of one RUN, got several.")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fed3r_app.cli import arguments as args
 from fed3r_app.errors import SettingsError
-from fed3r_app.runs.directory import RunDirectory
+from fed3r_app.runs.listing import find_run
 from fed3r_app.words import printable
 
 commands = args.Group()
@@ -24,7 +24,7 @@ def _positive(text: str) -> int:
 @commands.command(
     "predict",
     "classify images with the model of a run",
-    args.path("run_dir", "RUN_DIR", "folder of a finished run"),
+    args.RUN,
     args.path("images", "IMAGE", "image files", nargs="+"),
     args.argument(
         "--top",
@@ -40,7 +40,7 @@ def predict(options: argparse.Namespace) -> int:
     from fed3r_app.data.images import FileImages
     from fed3r_app.runs.prediction import Predictor
 
-    predictor = Predictor(RunDirectory(options.run_dir))
+    predictor = Predictor(find_run(options.run))
     failed = 0
     for path in options.images:
         try:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
 from fed3r_app.core.names import METHODS
+from fed3r_app.progress import shown
 from fed3r_app.runs.directory import RunDirectory
+from fed3r_app.runs.listing import find_run
 from fed3r_app.runs.report import format_percent
 
 if TYPE_CHECKING:
@@ -18,15 +21,14 @@ if TYPE_CHECKING:
 
 
 commands = args.Group()
-_RUN_DIR = args.path("run_dir", "RUN_DIR", "folder of the run")
 _CLIENT = args.argument("client", "id of the client", metavar="CLIENT")
-_SEES_RUN = "; its ServerApps must see RUN_DIR at the same place"
+_SEES_RUN = "; its ServerApps must see the run at the same place"
 
 
 @commands.command(
     "add",
     "add new clients to the statistics of a finished run",
-    *(_RUN_DIR, *args.superlink(_SEES_RUN), args.APP, args.VERBOSE),
+    *(args.RUN, *args.superlink(_SEES_RUN), args.APP, args.VERBOSE),
     args.repeated(
         "--readmit",
         "a client that was forgotten and may be asked again; may be repeated",
@@ -38,19 +40,17 @@ def add_clients(options: argparse.Namespace) -> int:
 
     Those that are connected are asked and added, then the classifier is solved again.
     """
-    directory = _directory(options)
-    with directory.locked():
-        run = _open(directory)
+    with _opened(options) as run:
         run.check_can_change()
         for client in options.readmit:
             run.readmit(client)
-    return _start(directory, options)
+    return _start(run.directory, options)
 
 
 @commands.command(
     "forget",
     "remove a client from the statistics of a run, exactly",
-    *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN, nargs="?")),
+    *(args.RUN, _CLIENT, *args.superlink(_SEES_RUN, nargs="?")),
     *(args.APP, args.VERBOSE),
 )
 def forget(options: argparse.Namespace) -> int:
@@ -61,11 +61,10 @@ def forget(options: argparse.Namespace) -> int:
     must send the same statistics. With HOST:PORT, the clients that have test images
     evaluate the new classifier.
     """
-    directory, client = _directory(options), options.client
+    client = options.client
     if options.address is not None:
-        return _start(directory, options, forget=client)
-    with directory.locked():
-        run = _open(directory)
+        return _start(find_run(options.run), options, forget=client)
+    with _opened(options) as run:
         run.check_can_change()
         if client not in run.snapshot.forgotten:
             run.check_counts(client)
@@ -74,7 +73,7 @@ def forget(options: argparse.Namespace) -> int:
         if client in run.snapshot.forgotten:
             run.write_model()
             print(f"Client {client} is forgotten.")
-            args.print_summary(directory, optional=True)
+            args.print_summary(run.directory, optional=True)
             return 0
     raise ValueError(
         f"Client {client} must be asked for its statistics once more, since they "
@@ -85,20 +84,20 @@ def forget(options: argparse.Namespace) -> int:
 @commands.command(
     "replace",
     "replace a client's statistics by those of its current data",
-    *(_RUN_DIR, _CLIENT, *args.superlink(_SEES_RUN), args.APP, args.VERBOSE),
+    *(args.RUN, _CLIENT, *args.superlink(_SEES_RUN), args.APP, args.VERBOSE),
 )
 def replace(options: argparse.Namespace) -> int:
     """Ask a client for its statistics again, and replace those it sent before.
 
     The earlier ones must have been kept (keep-contributions).
     """
-    return _start(_directory(options), options, replace=options.client)
+    return _start(find_run(options.run), options, replace=options.client)
 
 
 @commands.command(
     "solve",
     "solve the classifier again from the statistics of a run",
-    _RUN_DIR,
+    args.RUN,
     args.argument(
         "--method",
         f"{', '.join(METHODS)}; one with the same features (default: that of the run)",
@@ -124,10 +123,8 @@ def solve(options: argparse.Namespace) -> int:
     from fed3r_app.core import HEADS
     from fed3r_app.runs.model_file import save_model
 
-    directory, output = _directory(options), options.output
-    lam = _read_lambda(options.ridge_lambda)
-    with directory.locked():
-        run = _open(directory)
+    output, lam = options.output, _read_lambda(options.ridge_lambda)
+    with _opened(options) as run:
         if options.method is not None:
             run.use_method(options.method)
         method, head = run.config.method, METHODS[run.config.method].head
@@ -140,23 +137,23 @@ def solve(options: argparse.Namespace) -> int:
         else:
             model = run.solve(lam)
             save_model(output, model)
+        metrics = run.evaluate(model) if model else None
     if model is None:
         print("No images are left, and so no model.")
         return 0
     print(f"method    {model.method}")
     if model.ridge_lambda is not None:
         print(f"lambda    {model.ridge_lambda:.4g}")
-    metrics = run.evaluate(model)
     known = "not known: no test images here"
     print(f"accuracy  {format_percent(metrics.accuracy) if metrics else known}")
-    print(f"Model     {output or directory.model_path}")
+    print(f"Model     {output or run.directory.model_path}")
     return 0
 
 
 @commands.command(
     "audit",
     "check the statistics of a run against its ledger, kept files and model",
-    _RUN_DIR,
+    args.RUN,
 )
 def audit_run(options: argparse.Namespace) -> int:
     """Check that the files of a run agree with each other.
@@ -167,23 +164,25 @@ def audit_run(options: argparse.Namespace) -> int:
     from fed3r_app.runs.saved_run import SavedRun
 
     bad = 0
-    for finding in audit(SavedRun(_directory(options))):
+    for finding in audit(SavedRun(find_run(options.run))):
         print(f"{'ok   ' if finding.ok else 'WRONG'}  {finding.text}", flush=True)
         bad += not finding.ok
     return min(bad, 1)
 
 
-def _directory(options: argparse.Namespace) -> RunDirectory:
-    return RunDirectory(options.run_dir.resolve())
+@contextmanager
+def _opened(options: argparse.Namespace) -> Iterator[SavedRun]:
+    """Give a saved run, after clearing up what a crash may have left; show its log.
 
-
-def _open(directory: RunDirectory) -> SavedRun:
-    """Return a saved run, after clearing up what a crash may have left."""
+    Nobody else changes it meanwhile.
+    """
     from fed3r_app.runs.saved_run import SavedRun
 
-    run = SavedRun(directory)
-    run.state.load()
-    return run
+    directory = find_run(options.run)
+    with shown(), directory.locked():
+        run = SavedRun(directory)
+        run.state.load()
+        yield run
 
 
 def _start(

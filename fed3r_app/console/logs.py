@@ -11,11 +11,12 @@ import logging
 import re
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from fed3r_app.errors import RunError
 
@@ -145,6 +146,23 @@ def owned_by(name: str) -> Iterator[None]:
 
 
 @contextmanager
+def warnings_in_the_log() -> Iterator[None]:
+    """Log warnings of the mathematics as one line each, without their source line."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        show = warnings.showwarning
+
+        def log_ours(message: Warning | str, kind: type[Warning], *where: Any) -> None:
+            if kind is UserWarning:
+                logging.getLogger("fed3r_app").warning("%s", message)
+            else:
+                show(message, kind, *where)
+
+        warnings.showwarning = log_ours  # type: ignore[assignment]
+        yield
+
+
+@contextmanager
 def directed_to(console: Console, *, verbose: bool) -> Iterator[None]:
     """Show what this process logs on its own output; Flower's lines if verbose."""
     configure()
@@ -153,7 +171,8 @@ def directed_to(console: Console, *, verbose: bool) -> Iterator[None]:
     _OUTPUT.stream, _OUTPUT.verbose = lambda: sys.stdout, verbose
     _OUTPUT.is_commands = True
     try:
-        yield
+        with warnings_in_the_log():
+            yield
     finally:
         vars(_OUTPUT).update(before)
 

@@ -7,8 +7,8 @@ side.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
-from logging import INFO, WARNING
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from fed3r_app.data.digests import image_digests
 from fed3r_app.data.images import DataSet, FileImages
 from fed3r_app.words import plural
 
+_LOG = logging.getLogger(__name__)
 _DIGESTS = 2**64
 
 
@@ -31,14 +32,11 @@ def hold_out(dataset: DataSet, share: float, cache_dir: Path, owner: str) -> Dat
     train = dataset.train
     if not share or dataset.test is not None or not isinstance(train, FileImages):
         return dataset
-    # Imported here: `fed3r predict` does without Flower.
-    from flwr.common.logger import log
-
     digests = image_digests(train, np.arange(len(train)), cache_dir)
     # A file that can't be opened has no digest; it is missed where it is read.
     held = np.array([bool(d) and _uniform(d) < share for d in digests], dtype=bool)
     images = plural(len(train), "image")
-    log(INFO, "%s: %d of %s held out for the test.", owner, held.sum(), images)
+    _LOG.info("%s: %d of %s held out for the test.", owner, held.sum(), images)
     if held.all():  # the sentence may go to the server: it tells no number
         raise ValueError(
             f"test-share must leave {owner} images to train on, got {share:g}, which "
@@ -50,7 +48,7 @@ def hold_out(dataset: DataSet, share: float, cache_dir: Path, owner: str) -> Dat
     names = tuple(dataset.class_names[label] for label in lost)
     if names:
         text = "%s: all images of %s are held out: none is left to train on."
-        log(WARNING, text, owner, ", ".join(names))
+        _LOG.warning(text, owner, ", ".join(names))
     test = train.subset(np.flatnonzero(held))
     return replace(dataset, test=test, held_out=held, held_out_classes=names)
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fed3r_app.files import is_locked, parse_object
-from fed3r_app.runs.directory import RunDirectory, output_directory
+from fed3r_app.runs.directory import LATEST, RunDirectory, output_directory
 from fed3r_app.runs.formats import check_format
 from fed3r_app.runs.provenance import COMPLETE, FAILED, INTERRUPTED, Part, read_parts
 from fed3r_app.runs.report import Values, number_of
@@ -75,7 +75,7 @@ def list_runs(folder: Path) -> list[ListedRun]:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 run = RunDirectory(Path(entry.path))
-                if run.config_path.is_file() or run.summary_path.is_file():
+                if _is_run(run):
                     found.append(describe_run(run))
     return sorted(found, key=lambda run: (run.began, run.name), reverse=True)
 
@@ -91,17 +91,23 @@ def describe_run(run: RunDirectory) -> ListedRun:
 def find_run(chosen: str | Path) -> RunDirectory:
     """Return the run that a user means: a path, or a name in the folder of all runs."""
     path, results = Path(chosen), output_directory()
-    named = results / path
-    for each in (path, named):
-        if each.is_dir():
-            return RunDirectory(each.resolve())
+    folders = [RunDirectory(each) for each in (path, results / path) if each.is_dir()]
+    if folders:
+        # A folder of photographs here may have the name of a run there.
+        return RunDirectory(max(folders, key=_is_run).path.resolve())
     names = [run.name for run in list_runs(results)] if results.is_dir() else []
+    if names:
+        names.append(LATEST)
     near = difflib.get_close_matches(str(chosen), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     raise FileNotFoundError(
         f"RUN must be the folder of a run, or the name of one in {results}, got "
         f"{str(chosen)!r}.{hint}"
     )
+
+
+def _is_run(run: RunDirectory) -> bool:
+    return run.config_path.is_file() or run.summary_path.is_file()
 
 
 def _describe(run: RunDirectory) -> ListedRun:

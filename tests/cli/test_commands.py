@@ -97,7 +97,7 @@ def test_show_without_a_finished_run_is_one_sentence(tmp_path: Path) -> None:
     done = fed3r("show", cwd=tmp_path, FED3R_OUTPUT_DIR="")
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 1
-    assert "must hold a finished run" in done.stderr
+    assert f"No runs in {tmp_path / 'results'}. `fed3r simulate`" in done.stderr
 
 
 def test_show_does_not_wait_for_torch(tmp_path: Path) -> None:
@@ -186,6 +186,20 @@ def test_wrong_usage_ends_with_2(
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
     assert "usage: fed3r" in capsys.readouterr().err
+
+
+def test_a_run_to_follow_takes_no_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "127.0.0.1:1", "--follow", "7", "method=lda"]) == 2
+    assert "--follow must go without settings" in capsys.readouterr().err
+
+
+def test_a_command_that_is_misspelt_is_guessed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["simulat"])
+    said = capsys.readouterr().err
+    assert said.endswith("'simulat'. Did you mean 'simulate'?\n")
 
 
 @pytest.mark.parametrize(

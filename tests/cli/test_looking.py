@@ -123,6 +123,17 @@ def test_a_list_without_runs_is_no_error(
     assert "RESULTS must be a folder" in capsys.readouterr().err
 
 
+def test_a_run_is_meant_by_its_name_and_a_misspelt_one_is_guessed(
+    results: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_run(results, "first")
+    assert cli.main(["audit", "first"]) == 1
+    assert "must hold the statistics of a run" in capsys.readouterr().err
+    for name, *more in (["audit"], ["solve"], ["forget", "7"], ["predict", "x.jpg"]):
+        assert cli.main([name, "frist", *more]) == 1
+        assert "Did you mean 'first'?" in capsys.readouterr().err
+
+
 def test_the_list_does_not_wait_for_torch(results: Path) -> None:
     make_run(results, "a")
     script = (

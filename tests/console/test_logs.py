@@ -3,6 +3,7 @@
 import logging
 import subprocess
 import sys
+import warnings
 from io import StringIO
 from typing import Any
 
@@ -79,6 +80,17 @@ def test_a_line_in_a_pipe_has_a_time_and_no_colours(
         assert parsed is not None
         assert (parsed.level, parsed.message, parsed.is_flowers) == (level, message, 0)
         assert str(parsed) == line
+
+
+def test_a_warning_of_the_mathematics_is_a_line_of_a_command_s_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with progress.shown():
+        warnings.warn("The data don't determine it.", stacklevel=1)
+    said = capsys.readouterr()
+    assert said.err == ""
+    assert said.out.endswith("  WARNING: The data don't determine it.\n")
+    assert len(said.out.splitlines()) == 1
 
 
 def test_a_line_on_a_terminal_is_its_message_and_is_not_broken(terminal: Any) -> None:
