@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
+from fed3r_app.console.progress import shown
 from fed3r_app.core.names import METHODS
-from fed3r_app.progress import shown
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.listing import find_run
 from fed3r_app.runs.report import format_percent

@@ -154,7 +154,7 @@ def warnings_in_the_log() -> Iterator[None]:
 
         def log_ours(message: Warning | str, kind: type[Warning], *where: Any) -> None:
             if kind is UserWarning:
-                logging.getLogger("fed3r_app").warning("%s", message)
+                logging.getLogger("flwr").warning("%s", message)
             else:
                 show(message, kind, *where)
 

@@ -91,7 +91,8 @@ def describe_run(run: RunDirectory) -> ListedRun:
 def find_run(chosen: str | Path) -> RunDirectory:
     """Return the run that a user means: a path, or a name in the folder of all runs."""
     path, results = Path(chosen), output_directory()
-    folders = [RunDirectory(each) for each in (path, results / path) if each.is_dir()]
+    places = [path] if "/" in str(chosen) else [path, results / path]
+    folders = [RunDirectory(each) for each in places if each.is_dir()]
     if folders:
         # A folder of photographs here may have the name of a run there.
         return RunDirectory(max(folders, key=_is_run).path.resolve())

@@ -193,6 +193,17 @@ def test_a_run_is_found_by_path_and_by_name(
         find_run("frist")
 
 
+def test_a_folder_of_something_else_does_not_hide_the_run_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FED3R_OUTPUT_DIR", str(tmp_path / "results"))
+    run = finished(tmp_path / "results", "photos")
+    (tmp_path / "photos").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_run("photos") == run
+    assert find_run("./photos") == RunDirectory(tmp_path / "photos")
+
+
 def test_a_thousand_runs_are_listed_in_less_than_two_seconds(tmp_path: Path) -> None:
     run = finished(tmp_path, "0")
     files = {path.name: path.read_bytes() for path in run.path.iterdir()}
