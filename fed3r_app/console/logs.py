@@ -30,6 +30,8 @@ _LINE = re.compile(
     rf"(?P<stamp>\d{{4}}-\d\d-\d\d \d\d:\d\d:\d\d)  (?P<flower>flwr: )?"
     rf"(?:(?P<level>{_LEVELS}): )?(?P<message>.*)"
 )
+_FLOWERS = re.compile(rf"({_LEVELS}|WARN)\s*:\s*(.*)")
+_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class Line(NamedTuple):
@@ -52,6 +54,18 @@ class Line(NamedTuple):
         return cls(stamp, level, match["message"], bool(match["flower"]))
 
     @classmethod
+    def parse_flowers(cls, text: str) -> Line | None:
+        """Return the line in a text as Flower's programs write it, else None.
+
+        It has no time: it is taken to be of now.
+        """
+        match = _FLOWERS.fullmatch(text)
+        if not match:
+            return None
+        level = logging.getLevelNamesMapping()[match[1]]
+        return cls(time.time(), level, match[2], is_flowers=True)
+
+    @classmethod
     def of(cls, record: logging.LogRecord) -> Line:
         """Return what a record says."""
         message = record.getMessage()
@@ -72,6 +86,11 @@ class Line(NamedTuple):
         flower = "flwr: " if self.is_flowers else ""
         owner = f"{self.owner}: " if self.owner else ""
         return f"{stamp}  {owner}{flower}{self.label}{self.message}"
+
+
+def without_colours(text: str) -> str:
+    """Return a text without what colours it, or moves the cursor, on a terminal."""
+    return _COLOURS.sub("", text)
 
 
 @dataclass

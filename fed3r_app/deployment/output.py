@@ -6,19 +6,13 @@ lines of the app have both right and stay as they are.
 
 from __future__ import annotations
 
-import logging
-import re
 import subprocess
 import threading
-import time
 
-from fed3r_app.console.logs import Line
-
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-_FLOWERS = re.compile(r"(DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL) *: *(.*)")
+from fed3r_app.console.logs import Line, without_colours
 
 
-class Relay(threading.Thread):
+class OutputPrinter(threading.Thread):
     """Prints what a process writes, line by line, until it ends.
 
     ``has_found`` is whether a line had the words that are looked for.
@@ -43,12 +37,8 @@ class Relay(threading.Thread):
 
 def with_time(text: str) -> str | None:
     """Return a line for a log file; None for one that says nothing."""
-    text = _COLOURS.sub("", text).rstrip()
-    match = _FLOWERS.fullmatch(text)
-    if match is None:  # it has its time, or goes on with the line above
+    text = without_colours(text).rstrip()
+    line = Line.parse_flowers(text)
+    if line is None:  # it has its time, or goes on with the line above
         return text or None
-    name, message = match.groups()
-    if not message:
-        return None
-    level = logging.getLevelNamesMapping()[name]
-    return str(Line(time.time(), level, message, is_flowers=True))
+    return str(line) if line.message else None

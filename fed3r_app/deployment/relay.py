@@ -11,14 +11,12 @@ import re
 import time
 from collections.abc import Callable
 
-from fed3r_app.console.logs import Line
+from fed3r_app.console.logs import Line, without_colours
 from fed3r_app.console.progress import show_line
 from fed3r_app.words import RESULTS
 
 Show = Callable[[Line], None]
-_COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _OF_A_WORKER = re.compile(r"\([A-Za-z]\w*(?: pid=[^)]*)?\) ?(.*)")
-_FLOWERS = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL)\s*:\s*(.*)")
 
 
 class Relay:
@@ -51,7 +49,7 @@ class Relay:
         self.last = time.time()
         *lines, self._text = (self._text + text).split("\n")
         for line in lines:
-            self._take(_COLOURS.sub("", line).rstrip("\r"))
+            self._take(without_colours(line).rstrip("\r"))
         if not self._text:
             self._flush()
 
@@ -64,10 +62,7 @@ class Relay:
     def _take(self, text: str) -> None:
         workers = _OF_A_WORKER.match(text)
         said = workers[1] if workers else text
-        line = Line.parse(said)
-        if line is None and (flowers := _FLOWERS.match(said)):
-            level = logging.getLevelNamesMapping()[flowers[1]]
-            line = Line(time.time(), level, flowers[2], is_flowers=True)
+        line = Line.parse(said) or Line.parse_flowers(said)
         if line is None and self._line and not workers:
             self._line = self._line._replace(message=f"{self._line.message}\n{text}")
             return

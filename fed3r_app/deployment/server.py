@@ -24,7 +24,7 @@ from fed3r_app.deployment.certificates import (
     SERVER_KEY,
     SUPEREXEC_SECRET,
 )
-from fed3r_app.deployment.output import Relay
+from fed3r_app.deployment.output import OutputPrinter
 from fed3r_app.deployment.process_group import ProcessGroup
 from fed3r_app.deployment.processes import ENVIRONMENT
 from fed3r_app.deployment.programs import superexec_command, superlink_command
@@ -102,7 +102,7 @@ class Server:
         self._started[name] = time.monotonic()
         group, command = self._groups[name], self._commands[name]
         self._children[name] = group.start(command, subprocess.PIPE)
-        Relay(self._children[name])
+        OutputPrinter(self._children[name])
 
     def _wait_until_healthy(self) -> None:
         deadline = time.monotonic() + _START_SECONDS

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fed3r_app.deployment.nodes import UNREGISTERED, KnownNode, find_node, public_key_of
-from fed3r_app.deployment.output import Relay
+from fed3r_app.deployment.output import OutputPrinter
 from fed3r_app.deployment.process_group import ProcessGroup
 from fed3r_app.deployment.processes import ENVIRONMENT, Value
 from fed3r_app.deployment.programs import supernode_command
@@ -150,7 +150,7 @@ class SuperNode:
         group = ProcessGroup({**ENVIRONMENT, **os.environ, "PATH": path})
         try:
             process = group.start(command, subprocess.PIPE)
-            relay = Relay(process, _REFUSAL)
+            relay = OutputPrinter(process, _REFUSAL)
             code = process.wait()
         finally:
             group.stop(_STOP_SECONDS)

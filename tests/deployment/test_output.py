@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fed3r_app.deployment.output import Relay, with_time
+from fed3r_app.deployment.output import OutputPrinter, with_time
 
 STAMP = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  "
 
@@ -46,7 +46,7 @@ def test_all_that_a_process_writes_comes_through(
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     ) as process:
-        relay = Relay(process, "two")
+        relay = OutputPrinter(process, "two")
         relay.join(30)
     said = capsys.readouterr().out
     assert "flwr: one" in said and "two" in said
