@@ -95,8 +95,3 @@ class LocalDeployment(FlowerProcesses):
         with self.log_file(name).open("ab") as log:
             self._named[name] = self._start(command, log)
         return self._named[name]
-
-    def _client_security(self) -> list[str]:
-        if self._certificates:
-            return ["--root-certificates", str(self._certificates / CA_CERTIFICATE)]
-        return ["--insecure"]

@@ -13,10 +13,8 @@ from fed3r_app.deployment.superlink import SuperLink
 from fed3r_app.errors import RunError, RunStopped
 from fed3r_app.words import first_names
 
-ONLINE, OFFLINE, REGISTERED, UNREGISTERED = (
-    *("online", "offline"),
-    *("registered", "unregistered"),
-)
+ONLINE, OFFLINE = "online", "offline"
+REGISTERED, UNREGISTERED = "registered", "unregistered"
 
 
 @dataclass(frozen=True)
