@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from fed3r_app.cli import arguments as args
 from fed3r_app.cli import (
     cache_commands,
     demo_commands,
@@ -52,10 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except RunStopped as error:
-        model_commands.fail(error)
+        args.fail(error)
         return _INTERRUPTED
     except (OSError, ValueError, RunError) as error:
-        return model_commands.fail(error)
+        return args.fail(error)
     except KeyboardInterrupt:
         return _INTERRUPTED
 

@@ -1,4 +1,4 @@
-"""What the commands of `fed3r` share: how they register, and options several have.
+"""What the commands of `fed3r` share: how they register and fail, and options.
 
 A module of commands has a ``Group``; each command is a function that takes the parsed
 options and returns the exit code, under a decorator that describes its arguments. Its
@@ -20,11 +20,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from fed3r_app.errors import RunError, before_start
+from fed3r_app.errors import RunError, SettingsError, before_start
 from fed3r_app.runs.directory import RunDirectory
 from fed3r_app.runs.provenance import COMMAND_VARIABLE
 from fed3r_app.runs.report import summary_table
-from fed3r_app.words import RUN_AGAIN
+from fed3r_app.words import RUN_AGAIN, printable
 
 if TYPE_CHECKING:
     from fed3r_app.deployment.superlink import SuperLink
@@ -75,13 +75,6 @@ def repeated(name: str, help: str, **options: Any) -> Argument:
 def path(name: str, metavar: str, help: str | None = None, **options: Any) -> Argument:
     """Return an argument that is a path."""
     return argument(name, help, metavar=metavar, type=Path, **options)
-
-
-def port_or_any(text: str) -> int:
-    """Return the number in an option that must be a port, or 0 for any free one."""
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"must be from 0 to 65535, got {text!r}")
-    return int(text)
 
 
 def superlink(note: str = "", nargs: str | None = None) -> tuple[Argument, Argument]:
@@ -158,6 +151,12 @@ def run_settings(
     for key, reason in retired_keys(settings).items():
         print(f"fed3r: {key} is ignored: {reason}.", file=sys.stderr)
     return {key: value for key, value in settings.items() if key not in RETIRED}
+
+
+def fail(error: Exception) -> int:
+    """Print an error on one line, and return the exit code for it."""
+    print(f"fed3r: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+    return 2 if isinstance(error, SettingsError) else 1
 
 
 RUN = argument(

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import errno
-import socket
 import tempfile
 from pathlib import Path
 
 from fed3r_app.cli import arguments as args
+from fed3r_app.cli.ports import check_port, port
 from fed3r_app.errors import SettingsError
 
 commands = args.Group()
 _LOCAL = "127.0.0.1"
-
-
-def port(text: str) -> int:
-    """Return the number in an option that must be a port."""
-    if not text.isdecimal() or not 0 < int(text) < 65536:
-        raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {text!r}")
-    return int(text)
 
 
 @commands.command(
@@ -202,22 +194,3 @@ def write_app(options: argparse.Namespace) -> int:
         raise FileExistsError(f"DIR must be a new folder, got {options.folder}.")
     print(f"{stage_app(INSTALLED_APP, options.folder)}: the app, for flwr run")
     return 0
-
-
-def check_port(
-    port: int | None, hint: str = "Give each SuperNode its own --port."
-) -> None:
-    """Raise an OSError if a port of this machine is taken; say what to do then."""
-    if port is None:
-        return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-            raise OSError(
-                f"--port must be free on this machine, got {port}, which is in use. "
-                f"{hint}"
-            ) from error

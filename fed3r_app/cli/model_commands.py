@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from fed3r_app.cli import arguments as args
-from fed3r_app.errors import SettingsError
 from fed3r_app.runs.listing import find_run
 from fed3r_app.words import printable
 
@@ -48,16 +46,10 @@ def predict(options: argparse.Namespace) -> int:
                 raise FileNotFoundError(f"{path} must be an image file, got no file.")
             best = predictor.best(FileImages(Path(), [str(path)], [0]), options.top)
         except (OSError, ValueError) as error:
-            failed = fail(error)  # and the others are classified
+            failed = args.fail(error)  # and the others are classified
         else:
             classes = ", ".join(
                 f"{printable(name)} ({score:.3f})" for name, score in best
             )
             print(f"{path}: {classes}", flush=True)
     return failed
-
-
-def fail(error: Exception) -> int:
-    """Print an error on one line, and return the exit code for it."""
-    print(f"fed3r: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-    return 2 if isinstance(error, SettingsError) else 1

@@ -6,8 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from fed3r_app.cli import arguments as args
-from fed3r_app.cli.deployment_commands import check_port, port
-from fed3r_app.cli.model_commands import fail
+from fed3r_app.cli.ports import check_port, port
 from fed3r_app.data import LOCAL
 from fed3r_app.runs.directory import output_directory
 from fed3r_app.runs.last_heard import last_heard
@@ -117,7 +116,7 @@ def _check(node: SuperNode, options: argparse.Namespace) -> int:
     found = check_node(node.node_config, settings)
     for label, text in _rows(found):
         print(f"{label:<12}{text}")
-    failed = fail(ValueError(found.problem)) if found.problem else 0
+    failed = args.fail(ValueError(found.problem)) if found.problem else 0
     node.superlink.check()
     known = node.check()
     key = f", which knows the key as {known.name or 'nameless'}" if known else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fed3r_app.cli import arguments as args
+from fed3r_app.cli.ports import port_or_any
 from fed3r_app.runs.directory import output_directory
 
 commands = args.Group()
@@ -29,7 +30,7 @@ commands = args.Group()
         "--port",
         "port to listen on (default: 0, a free one)",
         metavar="PORT",
-        type=args.port_or_any,
+        type=port_or_any,
         default=0,
     ),
 )
