@@ -12,7 +12,7 @@ from strategies.identity import NodeNames
 from strategies.messaging import (
     IN_FLIGHT,
     Traffic,
-    printable,
+    one_line,
     same_request,
     stream_replies,
 )
@@ -53,8 +53,8 @@ __all__ = [
     "make_optimizer",
     "move_model",
     "natural_key",
+    "one_line",
     "optimizer_state",
-    "printable",
     "restore_optimizer",
     "same_request",
     "stream_replies",

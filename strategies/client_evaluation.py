@@ -23,7 +23,7 @@ from strategies.messaging import (
     Traffic,
     is_permanent,
     is_unavailable,
-    printable,
+    one_line,
     same_request,
 )
 from strategies.registry import ClientRegistry
@@ -86,7 +86,7 @@ class ClientEvaluation:
             check_count(metrics.total)
             self.metrics += metrics
         except RecordError as error:
-            self.missing[client] = printable(str(error))
+            self.missing[client] = one_line(str(error))
             if not reply.has_error() or is_permanent(reply):
                 self.close(client)
         else:
@@ -95,7 +95,7 @@ class ClientEvaluation:
 
     def excuse(self, client: str, reply: Message) -> None:
         """Record that the node of a client is gone, which may be asked once more."""
-        self.missing[client] = printable(reply.error.reason)
+        self.missing[client] = one_line(reply.error.reason)
 
 
 def evaluate_on_clients(

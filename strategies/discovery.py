@@ -23,7 +23,7 @@ from strategies.messaging import (
     EveryMinute,
     is_permanent,
     is_unavailable,
-    printable,
+    one_line,
     same_request,
     stream_replies,
 )
@@ -269,7 +269,7 @@ class ClientDiscovery:
             return
         self._failures[node] += 1
         if permanent or self._failures[node] > self.max_retries:
-            sentence = f"A client failed in the first exchange: {printable(reason)}"
+            sentence = f"A client failed in the first exchange: {one_line(reason)}"
             self.registry.refuse(f"node {node}", sentence)
         else:
             self._asked.discard(node)

@@ -31,7 +31,7 @@ from strategies.messaging import (
     Traffic,
     is_permanent,
     is_unavailable,
-    printable,
+    one_line,
     same_request,
 )
 from strategies.registry import ClientRegistry
@@ -113,10 +113,10 @@ class Fed3R(Strategy):
     first_round: int = 1
     parity: ParityCheck | None = None
     newcomers: Callable[[], Iterable[str]] = tuple
+    max_unreadable: float = 0.0
     _progress: Progress = field(
         default_factory=lambda: Progress("clients counted"), init=False
     )
-    max_unreadable: float = 0.0
     _cohort: list[str] = field(default_factory=list, init=False)
     _asked: list[str] = field(default_factory=list, init=False)
     _absence: Absence = field(init=False)
@@ -368,7 +368,7 @@ class Fed3R(Strategy):
         reason = reply.error.reason
         if is_unavailable(reply) and client not in self.accumulator.contributions:
             self._absence.begin(client)
-            self._excuse(client, printable(reason))
+            self._excuse(client, one_line(reason))
         else:
             self._absence.end(client)
             self._fail(client, reason, permanent=is_permanent(reply))
@@ -390,7 +390,7 @@ class Fed3R(Strategy):
         permanent: bool = False,
     ) -> None:
         """Record a reply that can't be counted; unless it is permanent, ask again."""
-        reason = printable(words)
+        reason = one_line(words)
         log(WARNING, "Client %s failed: %s", client, reason)
         self._record(LedgerEntry(client, outcome, digest, reason=reason))
         if client not in self.accumulator.contributions:

@@ -189,7 +189,7 @@ def is_permanent(reply: Message) -> bool:
     return reply.has_error() and reply.error.code == code
 
 
-def printable(words: str | None) -> str:
+def one_line(words: str | None) -> str:
     """Return a peer's words for the log: one line, at most 500 characters."""
     line = "".join(c if c.isprintable() else " " for c in words or "").strip()
     return line[:_LONGEST_REASON] or "no reason given"

@@ -25,7 +25,7 @@ from fed3r_app.core import Metrics
 from fed3r_app.errors import RunError
 from fed3r_app.wire import FIXED, RUNNING, ParityCheck, RecordError, count_bytes
 from fed3r_app.words import plural
-from strategies.messaging import Traffic, printable
+from strategies.messaging import Traffic, one_line
 from strategies.registry import ClientRegistry
 from strategies.reply_checks import (
     LOSS,
@@ -247,7 +247,7 @@ class TrainingRounds:
         self._have_trained.add(node)
 
     def _fail(self, client: str, reason: str | None) -> None:
-        self._failures[client] = printable(reason)
+        self._failures[client] = one_line(reason)
         log(WARNING, "Client %s failed: %s", client, self._failures[client])
 
 

@@ -28,7 +28,7 @@ from fed3r_app.wire import (
     pack_temperatures,
     read_fit,
 )
-from strategies import Traffic, printable, same_request
+from strategies import Traffic, one_line, same_request
 
 TEMPERATURE = "query.temperature"
 
@@ -114,7 +114,7 @@ def measure_fit(
             registry.check_count(client, said.metrics.total)
             fit.add(client, said)
         except RecordError as error:
-            log(WARNING, "Client %s failed: %s", client, printable(str(error)))
+            log(WARNING, "Client %s failed: %s", client, one_line(str(error)))
     context.recorder.add_costs(up=traffic.up, down=traffic.down)
     if not fit.by_client:
         raise RunError(
