@@ -7,8 +7,9 @@ what is written to disk ``runs``'s. May ask everything below ``fed3r_app.server`
 from strategies.accumulator import Accumulator
 from strategies.client_evaluation import ClientEvaluation, evaluate_on_clients
 from strategies.discovery import ClientDiscovery
-from strategies.fed3r import Fed3R, FedNCM, Journal
+from strategies.fed3r import Fed3R, FedNCM
 from strategies.identity import NodeNames
+from strategies.journal import Journal
 from strategies.messaging import (
     IN_FLIGHT,
     Traffic,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field, replace
 from logging import INFO, WARNING
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.logger import log
@@ -27,6 +27,7 @@ from fed3r_app.wire import (
 from fed3r_app.words import plural
 from strategies.absence import Absence
 from strategies.accumulator import Accumulator
+from strategies.journal import Journal
 from strategies.messaging import (
     Traffic,
     is_permanent,
@@ -42,22 +43,6 @@ from strategies.stopping import undisturbed
 
 STATISTICS = "train.statistics"
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
-
-
-class Journal(Protocol):
-    """Where a run writes down what became of each reply."""
-
-    def record(
-        self,
-        entry: LedgerEntry,
-        record: ArrayRecord | None,
-        contribution: Contribution | None = None,
-    ) -> None:
-        """Write an entry, with the record that is about to be added to the sum.
-
-        ``contribution`` is what the record holds.
-        What this raises ends the run, and the sum does not change.
-        """
 
 
 class _Judged(NamedTuple):
