@@ -12,7 +12,6 @@ import torch
 from flwr.common.logger import log
 from torch import Tensor
 
-from fed3r_app.config.versions import LR_V0_1
 from fed3r_app.console.progress import Progress
 from fed3r_app.core import METRICS, Classifier, Metrics
 from fed3r_app.data import dataset_traits
@@ -30,6 +29,7 @@ from fed3r_app.server.cost_meter import add_training_costs
 from fed3r_app.server.discovery_phase import admit_newcomers
 from fed3r_app.server.guard import Guard
 from fed3r_app.server.initial_classifier import InitialClassifier, closed_form_start
+from fed3r_app.server.learning_rate import learning_rate
 from fed3r_app.server.quality_probe import RefitRule, TooFewClients, probe
 from fed3r_app.training.model import (
     BIAS,
@@ -60,13 +60,6 @@ RESUME_KEYS = (
     *("augment", "clients-per-round", "fit-intercept", "normalize-classes", "seed"),
     *("ridge-lambda", "clip-norm", "local-prior", "refit-every"),
 )
-# For gradients of norm 1 at the most; docs/fine-tuning.md says what chose them.
-_LR = {
-    **{("closed form", finetune): 0.03 for finetune in ("lp", "feat", "full")},
-    **{("random", "lp"): 1.0, ("random", "full"): 0.1},
-}
-# A momentum of 0.9 adds up ten rounds: FedAvgM's steps are smaller.
-_LR_SHARE_WITH_MOMENTUM = 0.3
 _MOMENTUM = 0.9  # of FedAvgM, as in the paper
 
 
@@ -308,14 +301,7 @@ class FineTuningPhase:
         return features
 
     def _lr(self) -> float:
-        config = self.context.config
-        if config.lr != "auto":
-            return config.lr
-        start = "random" if config.method == "none" else "closed form"
-        if self.is_of_v0_1:
-            return LR_V0_1[start, config.finetune]
-        share = _LR_SHARE_WITH_MOMENTUM if config.optimizer == "fedavgm" else 1
-        return _LR[start, config.finetune] * share
+        return learning_rate(self.context.config, is_of_v0_1=self.is_of_v0_1)
 
     def _arrays(self) -> Named:
         return dict(self.model.trainable(self.context.config.finetune))
