@@ -22,6 +22,7 @@ from fed3r_app.deployment.processes import (
     toml,
     write_run_config,
 )
+from fed3r_app.deployment.programs import superexec_command
 from fed3r_app.deployment.relay import Relay, Show
 from fed3r_app.errors import RunError, RunStopped
 
@@ -84,9 +85,7 @@ class EphemeralSuperLink(FlowerProcesses):
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         command += ["--isolation", "process", "--log-file", str(self.log_path)]
         self._wait_until_healthy(self._start(command))
-        self._start(
-            ["flower-superexec", "--insecure", "--runtime-api-address", self.address]
-        )
+        self._start(superexec_command(self.address, None))
 
 
 @contextmanager
