@@ -5,8 +5,8 @@ Features are extracted once; an evaluation is then one product.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -35,6 +35,7 @@ from fed3r_app.features.backbone import Backbone
 from fed3r_app.features.extraction import cached_features
 from fed3r_app.files.row_cache import cache_dir
 
+_LOG = logging.getLogger(__name__)
 _CHUNK = 4096
 # Up to so many features, solving each head takes a second or so.
 _MAX_COMPARED_DIM = 2000
@@ -90,12 +91,14 @@ def compare_heads(
     if not test_set or stats.d > _MAX_COMPARED_DIM or len(methods) < 2:
         return {}
     accuracies: dict[str, float] = {}
-    with suppress(ValueError):  # a comparison must not end a run
+    try:
         normalize, intercept = config.normalize_classes, config.fit_intercept
         options = HeadOptions(ridge_lambda(), normalize, intercept)
         for method in methods:
             classifier = solve_head(METHODS[method].head, stats, options)
             accuracies[method] = test_set.evaluate(classifier).accuracy
+    except ValueError as error:  # a comparison must not end a run
+        _LOG.warning("The methods are not all compared: %s", error)
     return accuracies
 
 

@@ -7,8 +7,8 @@ import torch
 
 from fed3r_app import evaluation
 from fed3r_app.config import Config
-from fed3r_app.core import Classifier, FeatureMap
-from fed3r_app.evaluation import EvaluationSet, ServerData
+from fed3r_app.core import Classifier, FeatureMap, RidgeStatistics
+from fed3r_app.evaluation import EvaluationSet, ServerData, compare_heads
 from tests.harness.pixels import pixels, pooled, save_sides
 
 CPU = torch.device("cpu")
@@ -26,6 +26,21 @@ def test_an_evaluation_counts_all_images_in_chunks_of_any_size(
     metrics = images.evaluate(Classifier(W, torch.ones(10, dtype=torch.bool)))
     assert (metrics.total, len(images)) == (len(y), len(y))
     assert metrics.accuracy == float(right.double().mean())
+
+
+def test_a_comparison_of_methods_that_fails_is_warned_about_and_ends_no_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    Z, y = pixels()
+    images, stats = (
+        EvaluationSet(Z, y, FeatureMap(64), CPU),
+        RidgeStatistics.of(Z, y, 10),
+    )
+    compare_heads(Config(), stats, lambda: 0.0, images)
+    assert "ridge-lambda must be > 0" in caplog.text
+    caplog.clear()
+    assert len(compare_heads(Config(), stats, lambda: 1.0, images)) > 1
+    assert not caplog.text
 
 
 def test_whatever_lies_at_the_server_of_local_images_is_for_tests(
