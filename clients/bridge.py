@@ -21,6 +21,7 @@ from flwr.common.logger import log
 
 from clients.node import client_name
 from fed3r_app.config import asks_for_privacy
+from fed3r_app.console import logs
 from fed3r_app.errors import PermanentError, RunError
 from fed3r_app.wire.validation import read_array
 
@@ -57,11 +58,11 @@ def reply_with_errors(handler: Handler) -> Handler:
         try:
             return handler(message, context)
         except PermanentError as error:
-            log(ERROR, "%s failed: %s", what, error)
+            _log(what, error, context)
             reason, code = str(error), ErrorCode.MOD_FAILED_PRECONDITION
         except Exception as error:
             if _says_it_all(error):
-                log(ERROR, "%s failed: %s", what, error)
+                _log(what, error, context)
             else:
                 log(ERROR, "%s failed", what, exc_info=error)
             reason = str(error) or repr(error)
@@ -71,6 +72,12 @@ def reply_with_errors(handler: Handler) -> Handler:
         return Message(Error(code=code, reason=reason), reply_to=message)
 
     return handle
+
+
+def _log(what: str, error: Exception, context: Context) -> None:
+    """Log an error, unless the server of the same process logs what it is told."""
+    if asks_for_privacy(context.run_config) or not logs.is_shown():
+        log(ERROR, "%s failed: %s", what, error)
 
 
 def _says_it_all(error: Exception) -> bool:

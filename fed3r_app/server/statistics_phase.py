@@ -199,9 +199,9 @@ class StatisticsPhase:
             return None
         named = first_names(missing, 10)
         reason = sampler.failures.get(missing[0], "not asked").rstrip(".")
-        next_step = (
-            f"What was counted is in {path}. To ask the others, {run_again(path.name)}."
-        )
+        begun = f"What was counted is in {path}. To ask the others, "
+        begun = begun if sampler.counted else "To ask again, "
+        next_step = f"{begun}{run_again(path.name)}."
         if config.dp_epsilon:
             next_step = "Nothing was released of them: no privacy is spent. Run again."
         if config.dp_mode == DISTRIBUTED:

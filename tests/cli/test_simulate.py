@@ -112,6 +112,19 @@ def test_what_cannot_be_right_is_refused_in_one_sentence(
     assert not Path(".flwr").exists()
 
 
+def test_what_fails_at_a_client_is_logged_once(capsys: Capsys) -> None:
+    for name in ("cat", "dog"):
+        Path("photos", name).mkdir(parents=True)
+        for number in range(6):
+            Path("photos", name, f"{number}.jpg").write_text(f"no image {number}")
+    settings = ("dataset=imagefolder", "data-path=photos", "partition=iid", *PIXELS)
+    assert simulate(*settings, "--clients", "2") == 1
+    said = capsys.readouterr()
+    assert said.out.count("Client 0 must have at most max-unreadable") == 1
+    assert "0 of 2 clients were counted" in said.err
+    assert "What was counted" not in said.err and "To ask again, run" in said.err
+
+
 def test_a_run_that_fails_ends_with_1(capsys: Capsys) -> None:
     assert simulate("dataset=digits-small", *PIXELS, "max-client-samples=10") == 1
     assert "max-client-samples" in capsys.readouterr().err
