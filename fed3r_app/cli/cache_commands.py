@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from fed3r_app.cli import arguments as args
-from fed3r_app.files.row_cache import cache_dir
+from fed3r_app.files.row_cache import cache_dir, folder_sizes
 from fed3r_app.runs.report import format_bytes
 from fed3r_app.words import first_names
 
@@ -34,7 +34,7 @@ def cache(options: argparse.Namespace) -> int:
     What it holds is as private as the images, and made again when it is missing. Images
     that a node's folder has no more leave the cache at the next run; prune does it now.
     """
-    from fed3r_app.data.seen_images import folder_sizes, prune
+    from fed3r_app.data.seen_images import prune
 
     folder = cache_dir()
     if options.action:

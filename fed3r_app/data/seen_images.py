@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -119,12 +119,3 @@ def _read(path: Path) -> Seen | None:
 
 def _is_key(key: object) -> bool:
     return isinstance(key, str) and bool(re.fullmatch("[0-9a-f]+", key))
-
-
-def folder_sizes(cache: Path) -> Iterable[tuple[str, int, int]]:
-    """Yield the name, the number of files and the bytes of each entry of a cache."""
-    for entry in sorted(cache.iterdir()) if cache.is_dir() else []:
-        files = [entry] if entry.is_file() else [*entry.rglob("*")]
-        # Blocks, not lengths: a sparse file is mostly holes.
-        sizes = [f.stat().st_blocks * 512 for f in files if f.is_file()]
-        yield entry.name, len(sizes), sum(sizes)

@@ -226,3 +226,12 @@ def cache_dir() -> Path:
     with suppress(OSError):  # writing there says what is wrong with it
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
+
+
+def folder_sizes(cache: Path) -> Iterable[tuple[str, int, int]]:
+    """Yield the name, the number of files and the bytes of each entry of a cache."""
+    for entry in sorted(cache.iterdir()) if cache.is_dir() else []:
+        files = [entry] if entry.is_file() else [*entry.rglob("*")]
+        # Blocks, not lengths: a sparse file is mostly holes.
+        sizes = [f.stat().st_blocks * 512 for f in files if f.is_file()]
+        yield entry.name, len(sizes), sum(sizes)
