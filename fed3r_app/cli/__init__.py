@@ -1,8 +1,7 @@
 """The command ``fed3r``: its parser, one module for each group of commands.
 
-Commands parse, print and exit; what they do is done by ``runs``, ``deployment``,
-``server`` and ``simulation``, imported where it is used so that ``fed3r show`` starts
-without torch.
+Commands parse, print and exit; what they do is done by all other rooms, imported where
+it is used so that ``fed3r show`` starts without torch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The run config: every key with its default, read, typed and validated once.
 
-The only room that reads ``run_config``; ``rules`` says what goes together. It needs no
-torch and may ask ``data`` and the names of ``core`` and ``privacy``. The table in
-``pyproject.toml`` repeats keys and defaults, because Flower only overrides keys that
-are there; a test compares the two.
+The only room that reads ``run_config``, and settings that were typed or stand in files;
+``rules`` says what goes together. It needs no torch and may ask ``data``, ``files`` and
+the names of ``core`` and ``privacy``. The table in ``pyproject.toml`` repeats keys and
+defaults, because Flower only overrides keys that are there; a test compares the two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Data sets as images with labels, and how their rows are split over clients.
 
 Lists files, decodes images and holds a part of them out; resizing and normalising
-belong to ``features``. May ask ``files``, ``progress`` and ``errors``.
+belong to ``features``. May ask ``files``, ``console`` and ``errors``.
 """
 
 from fed3r_app.data.images import DataSet, GivenFeatures, ImageSet
