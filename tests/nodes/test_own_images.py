@@ -68,6 +68,7 @@ def test_with_given_labels_no_node_tells_its_classes(federation: Federation) -> 
     told = [hello.reply.config_records["config"] for hello in hellos]
     assert sorted(each["client-id"] for each in told) == sorted(ALL)
     known = {"client-id", "num-partitions", "num-samples"}
+    known |= {"code-version", "installed-version"}
     assert all(each.keys() == known for each in told)
     numbers = {each["client-id"]: each["num-samples"] for each in told}
     assert numbers == {client: len(names) for client, names in CLINICS.items()}
