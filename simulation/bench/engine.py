@@ -7,7 +7,6 @@ left after subtracting it is our code.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Generator
 from contextlib import closing
@@ -29,7 +28,7 @@ from simulation.bench.flower_runs import (
     flower_runs,
 )
 from simulation.bench.inputs import write_images
-from simulation.bench.measure import announce, timed
+from simulation.bench.measure import announce, only_warnings, timed
 from simulation.bench.result import Result
 from simulation.engines.inline import run_inline
 
@@ -47,9 +46,9 @@ _COLUMNS = (
 _MOST_GROWTH = 1.5
 
 
+@only_warnings()
 def run(result: Result) -> None:
     """Run both apps on both engines with more and more clients."""
-    logging.getLogger("flwr").setLevel(logging.WARNING)
     numbers = (20, 60) if result.quick else (100, 1262, 9275)
     rows = []
     with (

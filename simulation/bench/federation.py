@@ -6,7 +6,6 @@ the same ServerApp and ClientApp as any run, on the inline engine.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +14,7 @@ from fed3r_app import client_app, server_app
 from fed3r_app.config import DEFAULTS
 from fed3r_app.runs.directory import RunDirectory
 from simulation.bench.inputs import INATURALIST
+from simulation.bench.measure import only_warnings
 from simulation.bench.result import Result
 from simulation.engines.inline import run_inline
 
@@ -50,9 +50,9 @@ def run(result: Result) -> None:
     result.notes.append(note)
 
 
+@only_warnings()
 def run_federation(dataset: str, data_path: str, num_clients: int) -> dict[str, Any]:
     """Return the summary of a run, in a folder that is gone afterwards."""
-    logging.getLogger("flwr").setLevel(logging.WARNING)
     with TemporaryDirectory() as folder:
         config = DEFAULTS | {
             "dataset": dataset,
