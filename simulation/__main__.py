@@ -10,7 +10,7 @@ from pathlib import Path
 from fed3r_app.console.progress import shown
 from fed3r_app.deployment.process_group import orderly_exit
 from fed3r_app.deployment.processes import app_settings, write_run_config
-from fed3r_app.errors import SettingsError, before_start
+from fed3r_app.errors import RunStopped, SettingsError, before_start
 from fed3r_app.runs.provenance import typed
 from fed3r_app.server.preflight import given_settings
 from simulation.commands import add_bench, add_experiments
@@ -50,6 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
         with typed("python -m simulation", words):
             code: int = known.handler(known)
         return code
+    except RunStopped as error:
+        print(error, file=sys.stderr)
+        return 128 + signal.SIGINT
     except (ValueError, OSError, RuntimeError) as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, SettingsError) else 1
