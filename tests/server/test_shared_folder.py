@@ -119,4 +119,4 @@ def test_a_node_without_a_part_is_asked_once(run: AppRuns) -> None:
     grid.connect(2, {"partition-id": 0}, config)
     with pytest.raises(RunError, match="must give partition-id and num-partitions"):
         run.on(grid, config)
-    assert grid.asked["train.statistics"] == 1
+    assert grid.asked == {"query.hello": 1}
