@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable
-from logging import INFO
+from logging import INFO, WARNING
 
 from flwr.common.logger import log
 from flwr.serverapp import Grid
@@ -50,6 +50,8 @@ class Absence:
 
     def begin(self, client: str) -> None:
         """Record that the node of a client is gone."""
+        if client not in self._since:
+            log(WARNING, "The node of client %s is gone", client)
         self._last[client] = time.monotonic()
         self._since.setdefault(client, self._last[client])
 

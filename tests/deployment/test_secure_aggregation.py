@@ -77,5 +77,5 @@ def test_a_supernode_killed_after_sharing_its_keys_is_made_up_for(
     outcome = federation.wait(run, "killed", _LONGEST)
     assert outcome.completed, outcome.output
     assert outcome.summary["missing_clients"] == ["2"]
-    assert "Client 2 failed" in outcome.output
+    assert "The node of client 2 is gone" in outcome.output
     assert_plain(outcome, [0, 1, 3])
