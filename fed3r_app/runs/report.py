@@ -161,11 +161,21 @@ def head_rows(summary: Values) -> list[tuple[str, str, str]]:
     rows = [("head", "method", f"accuracy on {where}")]
     for method, accuracy in heads.items():
         head = METHODS[method].head if method in METHODS else ""
-        error = 100 * math.sqrt(accuracy * (1 - accuracy) / number) if number else 0
-        shown = format_percent(accuracy) + (f" ± {error:.1f}" if number else "")
+        error = f" ± {_standard_error(accuracy, number):.1f}" if number else ""
+        shown = format_percent(accuracy) + error
         is_model = " (the run's method)" if method == summary.get("method") else ""
         rows.append((head.replace("-", " "), method, shown + is_model))
     return rows
+
+
+def _standard_error(accuracy: float, number: float) -> float:
+    """Return the standard error of an accuracy on so many images, in percent.
+
+    As if two more had been right and two wrong (Agresti and Coull): 16 of 16 right is
+    no certainty.
+    """
+    share = (accuracy * number + 2) / (number + 4)
+    return 100 * math.sqrt(share * (1 - share) / (number + 4))
 
 
 def _heads_table(summary: Values) -> str:

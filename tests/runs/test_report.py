@@ -120,6 +120,8 @@ def test_heads_of_the_same_statistics_are_a_table_at_the_end() -> None:
         "lda          lda     78.1 % ± 1.6\n"
         "All are from the same statistics, and none was chosen by these numbers."
     )
+    few = summary_table({"heads": {"fed3r": 1.0}, "test_images": 16})
+    assert "100.0 % ± 6.7" in few  # all right of few images is no certainty
     table = summary_table({"heads": heads})  # of an earlier version
     assert "class means  fedncm  76.4 %\n" in table
 
